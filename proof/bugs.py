@@ -210,7 +210,7 @@ def double_hold(draw: random.Random) -> None:
 
 def kept_holds(draw: random.Random) -> None:
     """The holds of dead processes are never cleared."""
-    _put(Holds, "_verdicts_on", lambda self, found: {})
+    _put(Holds, "_probe_all", lambda self, found: {})
 
 
 def two_slots(draw: random.Random) -> None:

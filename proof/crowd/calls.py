@@ -19,7 +19,7 @@ from holdfast.kernel.errors import (
     LockTimeout,
     NotFound,
 )
-from holdfast.primitives.queue import Draft, Request
+from holdfast.primitives.queue import Draft, QueueRequest
 from holdfast.primitives.queue.records import Receipt
 from holdfast.runtime.connection import Holdfast
 from proof.crowd.crowd import Run
@@ -255,7 +255,7 @@ def _accept(player: Player, key: str, queue: SteppedQueue) -> None:
     epoch = player.draw.choice([1, 1, 1, 2])
     with player.call("accept", [key], name=name, epoch=epoch) as pending:
         (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)], epoch=epoch)
-        assert isinstance(request, Request)
+        assert isinstance(request, QueueRequest)
         pending.answer({"arrival": request.arrival})
     player.stale.append((key, name, 0))
 

@@ -11,7 +11,7 @@ from holdfast.adapters import upstream
 from holdfast.adapters.managed import ManagedAgent
 from holdfast.adapters.rest import RestAgent
 from holdfast.adapters.upstream import on_loopback
-from holdfast.domains.gateway import Answer, Sighting, Surface
+from holdfast.domains.gateway import Answer, Observation, Surface
 from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from tests.agents.agent_servers import World, serving
@@ -249,7 +249,7 @@ def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAge
     first = managed.inspect()
     assert first.surface is Surface.READY
     world.state["turn"] = {"phase": "active"}
-    assert managed.inspect() == Sighting(first.instance_id, Surface.NOT_READY)
+    assert managed.inspect() == Observation(first.instance_id, Surface.NOT_READY)
     world.state["identity"]["runtime_session_id"] = "r2"
     assert managed.inspect().instance_id not in (first.instance_id, None)
     world.state["availability"] = "unavailable"

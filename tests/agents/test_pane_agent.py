@@ -16,7 +16,7 @@ import pytest
 from holdfast.adapters import tmux_agent
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
-from holdfast.domains.gateway import Sighting, Surface
+from holdfast.domains.gateway import Observation, Surface
 from holdfast.domains.gateway.adapter import TmuxSpec
 from holdfast.kernel.errors import Fenced, UpstreamUnavailable
 from holdfast.kernel.holder import Holder
@@ -87,7 +87,7 @@ def ready(agent: TmuxAgent) -> str:
     return found
 
 
-def gone(agent: TmuxAgent, reason: str) -> Sighting:
+def gone(agent: TmuxAgent, reason: str) -> Observation:
     until(lambda: agent.inspect().reason == reason)
     seen = agent.inspect()
     assert seen.instance_id is None

@@ -5,7 +5,7 @@ import threading
 from itertools import count
 
 from holdfast.kernel.errors import NotFound
-from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
+from holdfast.kernel.holder import Holder, Liveness, Place, ProcessStat, Survivor
 
 
 class Machine:
@@ -32,11 +32,11 @@ class Machine:
             for fd in self._watched.pop(pid, []):
                 os.close(fd)
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         ticks = self._living.get(pid)
         if ticks is None:
             return None
-        return Sighting(
+        return ProcessStat(
             start_ticks=ticks,
             zombie=False,
             stopped=pid in self.stopped,
@@ -86,7 +86,7 @@ class ProcessTable(NoTrees):
     def here(self) -> Place:
         return self.machine.place
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         return self.machine.sight(pid)
 
     def boot_lives(self, boot_id: str) -> bool:

@@ -14,11 +14,11 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.domains.gateway import Answer, Delivery, DeliveryWorker, Gateway, Sighting, Surface
+from holdfast.domains.gateway import Answer, Delivery, DeliveryWorker, Gateway, Observation, Surface
 from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Queue, Request
+from holdfast.primitives.queue import Queue, QueueRequest
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.factory import open_store
 
@@ -35,8 +35,8 @@ class WritingAgent:
     def __init__(self, log: Path) -> None:
         self._log = log
 
-    def inspect(self) -> Sighting:
-        return Sighting("the one", Surface.READY)
+    def inspect(self) -> Observation:
+        return Observation("the one", Surface.READY)
 
     def check(self, prompt: str) -> None:
         """Everything can be written."""
@@ -107,7 +107,7 @@ def work(url: str, folder: Path, dies_at: str) -> None:
     ]:
         draft = draft_of(kind, payload, gateway.adapter.check)
         (answer,) = gateway.accept([Submission(draft)])
-        assert isinstance(answer, Request)
+        assert isinstance(answer, QueueRequest)
         append(folder / "acknowledged", answer.request_id)
         asked.append(answer)
     for request in asked:

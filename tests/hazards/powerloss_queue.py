@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.kernel.errors import Fenced
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Request
+from holdfast.primitives.queue import Draft, QueueRequest
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
 from proof.histories import Recorder
@@ -45,7 +45,7 @@ def work(root: str, acknowledgements: str, name: str, plan: dict[str, Any]) -> N
 def _accept(recorder: Recorder, queue: SteppedQueue, name: str) -> None:
     with recorder.call("accept", [QUEUE], name=name, epoch=1) as pending:
         (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)])
-        assert isinstance(request, Request)
+        assert isinstance(request, QueueRequest)
         pending.answer({"arrival": request.arrival})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.runtime.doctor import Verdict, examine, store
+from holdfast.runtime.doctor import Severity, examine, store
 from holdfast.stores.sqlite import database, transaction, wal
 from holdfast.stores.sqlite.wal import log_size
 from tests.harness.stopped_processes import StoppedInside
@@ -54,7 +54,7 @@ def test_the_log_stops_growing_and_shrinks_again(
             assert log_size(path) == longest
             [found] = [one for one in examine(url) if one.check == "log"]
             assert (
-                found.verdict is Verdict.FAIL
+                found.verdict is Severity.FAIL
                 and str(reader.pid) in found.says
                 and "kill -CONT" in found.fix
             )

@@ -1,5 +1,6 @@
 """The house: layers are checked by import-linter; here is what it cannot see."""
 
+import ast
 import enum
 import importlib
 import inspect
@@ -74,6 +75,22 @@ def test_only_the_stores_know_what_kind_of_store_it_is() -> None:
         if not path.is_relative_to(source / "stores") and KIND_CHECKS.search(path.read_text())
     ]
     assert found == []
+
+
+SHARED_NAMES = {"Health"}
+"""The name of a schema in two OpenAPI documents: the server's and a gateway's. It is the class's."""
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One word, one meaning: a search for a class finds one thing."""
+    source = Path(holdfast.__path__[0])
+    homes: dict[str, list[str]] = {}
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(source)))
+    shared = {name: found for name, found in homes.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in SHARED_NAMES} == {}
 
 
 def test_no_module_imports_a_module_of_tests() -> None:

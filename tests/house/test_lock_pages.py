@@ -15,7 +15,7 @@ from holdfast.kernel.limits import (
     LOCK_TIMEOUT_S,
 )
 from holdfast.kernel.settings import LockSettings
-from holdfast.primitives.locks.records import Outcome
+from holdfast.primitives.locks.records import WaitOutcome
 
 ROOT = Path(__file__).parents[2]
 PRIMITIVES = ROOT / "src" / "holdfast" / "primitives"
@@ -58,7 +58,7 @@ def test_every_step_that_the_journal_tells_of_is_drawn(
 
 def test_every_outcome_that_waits_to_be_read_is_named() -> None:
     section = _section("A request for locks")
-    assert [outcome.value for outcome in Outcome if f"`{outcome.value}`" not in section] == []
+    assert [outcome.value for outcome in WaitOutcome if f"`{outcome.value}`" not in section] == []
 
 
 def test_every_state_that_is_reached_ends() -> None:

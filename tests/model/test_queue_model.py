@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Request, RequestState
+from holdfast.primitives.queue import Draft, QueueRequest, RequestState
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -99,13 +99,13 @@ class QueueMachine(RuleBasedStateMachine):
         for (text, key, express), answer in zip(drafts, answers, strict=True):
             same = next((one for one in self.known if key is not None and one.key == key), None)
             if same is not None and same.text == text:
-                assert isinstance(answer, Request) and answer.request_id == same.request_id
+                assert isinstance(answer, QueueRequest) and answer.request_id == same.request_id
             elif same is not None:
                 assert isinstance(answer, Collision)
             elif self._depth(express) >= DEPTH:
                 assert isinstance(answer, Full)
             else:
-                assert isinstance(answer, Request)
+                assert isinstance(answer, QueueRequest)
                 self.known.append(
                     Known(text, key, express, self.epoch, request_id=answer.request_id)
                 )

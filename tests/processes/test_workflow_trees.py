@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.domains.workflows import Workflow
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.runtime.doctor.finding import Verdict, within
+from holdfast.runtime.doctor.finding import Severity, within
 from holdfast.runtime.doctor.records import leftovers
 from tests.harness.processes import children, state_of, used_by, used_since
 from tests.harness.timeouts import PATIENCE_S, until
@@ -292,10 +292,10 @@ def test_the_next_swap_ends_a_load_whose_wrapper_and_guardian_were_killed(bench:
 
 def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
     first, (guardian, load, child) = bench.load()
-    assert [found.verdict for found in leftovers(bench.hf)] == [Verdict.OK]
+    assert [found.verdict for found in leftovers(bench.hf)] == [Severity.OK]
     killed(guardian, first.pid)
     [found] = within(PATIENCE_S, "leftovers", lambda: leftovers(bench.hf))
-    assert (found.check, found.verdict) == ("leftovers", Verdict.WARN)
+    assert (found.check, found.verdict) == ("leftovers", Severity.WARN)
     assert f"{load} python" in found.says and f"{child} python" in found.says
     # The command that it names does what it says. Looking did not.
     assert lives(load) and lives(child) and "`holdfast swap to " in found.fix
@@ -304,7 +304,7 @@ def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
     bench.let_go()
     assert end(second)[:2] == (0, "loaded\n")
     assert not lives(load) and not lives(child)
-    assert [found.verdict for found in leftovers(bench.hf)] == [Verdict.OK]
+    assert [found.verdict for found in leftovers(bench.hf)] == [Severity.OK]
 
 
 def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Bench) -> None:

@@ -20,7 +20,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance.harness import put
 from holdfast.testing.conformance.hostile import Hostile
-from holdfast.testing.conformance.journal import Journal
+from holdfast.testing.conformance.journal import JournalSuite
 from holdfast.testing.conformance.transactions import Transactions
 from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S, until
@@ -92,7 +92,7 @@ def through(url: str, server: Server, folder: Path) -> str:
     return url.replace(str(server.folder), str(folder)) + "&port=6432"
 
 
-class TestSessions(Transactions, Hostile, Journal):
+class TestSessions(Transactions, Hostile, JournalSuite):
     """The shipped suite, but for its races of processes, through a pooler that gives each client a
     session.
     """

@@ -28,7 +28,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
 from holdfast.stores.postgres import connections, latches, open_postgres
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import DatabaseUrl
 from holdfast.stores.postgres.connection import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
@@ -450,7 +450,7 @@ def test_a_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
 
 
 def test_a_message_that_repeats_the_password_is_redacted() -> None:
-    address = Address(f"postgresql://user:{SECRET}@host/x")
+    address = DatabaseUrl(f"postgresql://user:{SECRET}@host/x")
     assert SECRET not in address.redacted(f"no such role {SECRET}") + str(address)
 
 

@@ -15,7 +15,7 @@ from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import attempt, open_postgres, schema
-from holdfast.stores.postgres.connection import Connection, Deadline
+from holdfast.stores.postgres.connection import CallDeadline, PostgresConnection
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, Thing, append, put
 from tests.stores import postgres_server as servers
@@ -45,7 +45,7 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 
 def life_of(store: PostgresStore) -> int:
-    return store.connections.run(lambda raw: raw.incarnation, Deadline.after(PATIENCE_S))
+    return store.connections.run(lambda raw: raw.incarnation, CallDeadline.after(PATIENCE_S))
 
 
 def subjects(store: PostgresStore, cursor: str = "") -> list[str]:
@@ -99,7 +99,7 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
     """
     put(store, "a")
 
-    def look(raw: Connection) -> list[str | None]:
+    def look(raw: PostgresConnection) -> list[str | None]:
         began = int(raw.execute("SELECT xid::text FROM holdfast.life").fetchall()[0][0])
         reused = raw.execute("BEGIN; SELECT pg_current_xact_id()::text")
         reused.nextset()
@@ -116,7 +116,7 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
             schema.fate(raw, str(began - 1), raw.incarnation - 1),
         ]
 
-    fates = store.connections.run(look, Deadline.after(PATIENCE_S))
+    fates = store.connections.run(look, CallDeadline.after(PATIENCE_S))
     assert fates == ["committed", "aborted", "aborted", "committed"]
 
 
@@ -130,21 +130,21 @@ def test_a_commit_in_doubt_at_a_crash_is_decided_by_what_survived(
     put(store, "sum", Thing(rank=0))
     runs: list[int] = []
 
-    def run(raw: Connection) -> attempt.Attempt[int]:
+    def run(raw: PostgresConnection) -> attempt.RunResult[int]:
         runs.append(1)
         raw.execute("BEGIN")
         xid = raw.execute("SELECT pg_current_xact_id()::text").fetchall()[0][0]
         raw.execute(f"UPDATE holdfast.s_{THINGS.name} SET rev = rev + 1".encode())
         if len(runs) > 1:
             raw.execute("COMMIT")
-            return attempt.Attempt(len(runs))
+            return attempt.RunResult(len(runs))
         raw.execute("COMMIT" if flushed else "ROLLBACK")
         server.crash()
         server.start()
-        return attempt.Attempt(len(runs), attempt.Doubt(xid, raw.incarnation))
+        return attempt.RunResult(len(runs), attempt.Doubt(xid, raw.incarnation))
 
     before = store.get(THINGS, "sum")
-    assert attempt.run_to_end(store.connections, run, Deadline.after(PATIENCE_S)) == (
+    assert attempt.run_to_end(store.connections, run, CallDeadline.after(PATIENCE_S)) == (
         1 if flushed else 2
     )
     after = store.get(THINGS, "sum")

@@ -20,7 +20,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives import journal
 from holdfast.stores.postgres import connection, listener, open_postgres, transaction
-from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connection import PostgresConnection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.harness import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
@@ -44,7 +44,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     over: list[object] = []
     really = connection._results
 
-    def results(raw: Connection) -> Any:
+    def results(raw: PostgresConnection) -> Any:
         over.append(raw)
         return really(raw)
 
@@ -341,9 +341,9 @@ def test_a_returned_connection_goes_to_the_waiter_for_the_pool(store: PostgresSt
 
 
 def _soon() -> Any:
-    from holdfast.stores.postgres.connection import Deadline
+    from holdfast.stores.postgres.connection import CallDeadline
 
-    return Deadline.after(PATIENCE_S)
+    return CallDeadline.after(PATIENCE_S)
 
 
 def test_a_key_latched_late_after_a_new_one_gets_a_greater_revision_too(

@@ -29,7 +29,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import DOCTOR_CHECK_S
 from holdfast.kernel.text import installing
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.doctor import Finding, Verdict, examine, machine, records
+from holdfast.runtime.doctor import Finding, Severity, examine, machine, records
 from holdfast.runtime.doctor import store as stored
 from holdfast.runtime.doctor.finding import exit_status, ok, within
 from holdfast.runtime.metrics import sources
@@ -71,7 +71,9 @@ class Clinic:
         """What is found, of one check or that is not well."""
         found = list(examine(self.url))
         return [
-            one for one in found if (one.check == check if check else one.verdict is not Verdict.OK)
+            one
+            for one in found
+            if (one.check == check if check else one.verdict is not Severity.OK)
         ]
 
     def only(self, check: str) -> Finding:
@@ -229,8 +231,8 @@ def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
         disk.chmod(0o700)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         found = {one.check: one for one in clinic.look()}
-        assert found["disk"].verdict is Verdict.FAIL and "remount,rw" in found["disk"].fix
-        assert found["store"].verdict is Verdict.FAIL
+        assert found["disk"].verdict is Severity.FAIL and "remount,rw" in found["disk"].fix
+        assert found["store"].verdict is Severity.FAIL
         assert exit_status(found.values()) == 6
 
 
@@ -299,7 +301,7 @@ def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
                 file.write(b"x" * 65536)
                 file.flush()
         found = {one.check: one for one in clinic.look()}
-        assert "no room left" in found["disk"].says and found["disk"].verdict is Verdict.FAIL
+        assert "no room left" in found["disk"].says and found["disk"].verdict is Severity.FAIL
 
 
 def test_a_failure_common_to_all_kinds_of_record_is_reported_once(
@@ -319,7 +321,7 @@ def test_a_disk_with_little_room(clinic: Clinic, tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=16m", "mode=700") as disk:
         clinic.url = f"sqlite:{disk}/store.sqlite"
         clinic.used()
-        assert clinic.only("disk").verdict is Verdict.WARN
+        assert clinic.only("disk").verdict is Severity.WARN
 
 
 def test_a_network_file_system(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +332,7 @@ def test_a_network_file_system(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) -> None:
     clinic.url = "memory:"
-    assert clinic.only("store").verdict is Verdict.WARN
+    assert clinic.only("store").verdict is Severity.WARN
     run = CommandLine(tmp_path)("locks", "run", "router-1", "--store", "memory:", "--", "true")
     assert (run.status, "keeps nobody apart" in run.err) == (0, True)
 
@@ -338,9 +340,9 @@ def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("takes_s", "tries", "verdict"),
     [
-        ([0.6, 0.6, 0.1], 3, Verdict.OK),
-        ([0.6, 0.6, 0.6, 0.1], 3, Verdict.WARN),
-        ([2.5, 0.1], 1, Verdict.WARN),
+        ([0.6, 0.6, 0.1], 3, Severity.OK),
+        ([0.6, 0.6, 0.6, 0.1], 3, Severity.WARN),
+        ([2.5, 0.1], 1, Severity.WARN),
     ],
     ids=["at-times", "always", "no-time-left"],
 )
@@ -349,7 +351,7 @@ def test_a_store_is_slow_if_it_is_slow_each_time(
     monkeypatch: pytest.MonkeyPatch,
     takes_s: list[float],
     tries: int,
-    verdict: Verdict,
+    verdict: Severity,
 ) -> None:
     clinic.used()
     monkeypatch.setattr(stored, "_SLOW_S", 0.5)
@@ -458,7 +460,7 @@ def test_an_agents_record_that_no_list_can_show(
     assert command("doctor").status == 7
     [found] = clinic.look("schema")
     assert (
-        (found.verdict, found.code) == (Verdict.FAIL, code)
+        (found.verdict, found.code) == (Severity.FAIL, code)
         and agent.agent_id in found.says
         and found.fix
     )
@@ -476,7 +478,7 @@ def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
         assert writer.stdout is not None and writer.stdout.readline() == b"in\n"
         begun_s = time.monotonic()
         [gate] = clinic.look("gate")
-        assert gate.verdict is Verdict.FAIL and gate.code == "lock_timeout"
+        assert gate.verdict is Severity.FAIL and gate.code == "lock_timeout"
         assert str(writer.pid) in gate.says and f"kill -CONT {writer.pid}" in gate.fix
         found = clinic.look("store")[0]
         assert time.monotonic() - begun_s < PATIENCE_S
@@ -497,13 +499,13 @@ def test_a_writer_that_is_stopped_is_named_with_its_gate(
     with StoppedInside(clinic.url, "jobs") as writer:
         found = clinic.look("gate")
         assert found and all(
-            one.verdict is Verdict.FAIL and one.code == "lock_timeout" for one in found
+            one.verdict is Severity.FAIL and one.code == "lock_timeout" for one in found
         )
         assert all(
             str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.fix for one in found
         )
         writer.go_on()
-    assert [one.verdict for one in clinic.look("gate")] == [Verdict.OK]
+    assert [one.verdict for one in clinic.look("gate")] == [Severity.OK]
 
 
 def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,7 +516,7 @@ def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.M
             hf.jobs.register_job("x" * 10_000, agent="a", agent_session="tmux:a")
         [found] = clinic.look("log")
         assert (
-            found.verdict is Verdict.WARN
+            found.verdict is Severity.WARN
             and f"process {reader.pid} is stopped inside a read" in found.says
         )
         assert f"kill -CONT {reader.pid}" in found.fix
@@ -526,11 +528,11 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
     with clinic.connect() as hf:
         hf.jobs.register_job("x", agent="a", agent_session="tmux:a")
     with StoppedInside(postgres_url, "jobs"):
-        until(lambda: [one for one in clinic.look("gate") if one.verdict is Verdict.WARN])
+        until(lambda: [one for one in clinic.look("gate") if one.verdict is Severity.WARN])
         [found] = clinic.look("gate")
         session = found.says.split()[1]
         assert f"pg_terminate_backend({session})" in found.fix
-    until(lambda: [one.verdict for one in clinic.look("gate")] == [Verdict.OK])
+    until(lambda: [one.verdict for one in clinic.look("gate")] == [Severity.OK])
 
 
 def test_a_hanging_part_is_left_behind_and_reported(clinic: Clinic) -> None:
@@ -539,12 +541,14 @@ def test_a_hanging_part_is_left_behind_and_reported(clinic: Clinic) -> None:
     found = within(0.2, "disk", lambda: [ok("in the end")] if leave.wait(PATIENCE_S) else [])
     leave.set()
     assert time.monotonic() - begun_s < 5
-    assert found[0].verdict is Verdict.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5
+    assert (
+        found[0].verdict is Severity.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5
+    )
 
 
 def test_a_database_that_is_away(clinic: Clinic, tmp_path: Path) -> None:
     everything = list(examine(f"postgresql://nobody:hunter2@/none?host={tmp_path}"))
-    found = [one for one in everything if one.verdict is Verdict.FAIL]
+    found = [one for one in everything if one.verdict is Severity.FAIL]
     assert [one.check for one in found] == ["store"]
     assert exit_status(found) == 6
     assert "hunter2" not in repr(everything)
@@ -570,7 +574,7 @@ def test_a_clock_that_is_not_postgresqls(
     begun_s = time.monotonic()
     found = [one for one in examine(postgres_url, clock=Shifted(off_s)) if one.check == "clock"]
     took_s = time.monotonic() - begun_s
-    assert [one.verdict for one in found] == [Verdict.FAIL]
+    assert [one.verdict for one in found] == [Severity.FAIL]
     assert f" s {way} this machine's" in found[0].says and "time server" in found[0].fix
     [reported_s] = re.findall(r"is ([\d.]+) s", found[0].says)
     # No closer than the time that the answer was under way.
@@ -578,7 +582,7 @@ def test_a_clock_that_is_not_postgresqls(
 
 
 def test_all_is_well_with_postgresql(clinic: Clinic, postgres_url: str) -> None:
-    assert [one for one in examine(postgres_url) if one.verdict is not Verdict.OK] == []
+    assert [one for one in examine(postgres_url) if one.verdict is not Severity.OK] == []
 
 
 def test_a_clock_that_was_set_back(clinic: Clinic) -> None:
@@ -624,7 +628,7 @@ def test_a_folder_that_is_shared_with_a_group_on_purpose(clinic: Clinic) -> None
     clinic.folder.chmod(0o2770)
     clinic.path.chmod(0o660)
     found = clinic.look()
-    assert {one.verdict for one in found} == {Verdict.WARN} and len(found) == 2
+    assert {one.verdict for one in found} == {Severity.WARN} and len(found) == 2
     assert exit_status(found) == 0
 
 
@@ -669,8 +673,8 @@ def test_no_advice_closes_a_file_that_is_no_store(clinic: Clinic, kind: str) -> 
     other.write_text("127.0.0.1 localhost\n")
     (clinic.folder.parent / "hosts.allow").touch()
     clinic.url = f"{kind}:{other}"
-    assert clinic.look("permissions")[0].verdict is Verdict.OK
-    assert clinic.look("store")[0].verdict is Verdict.FAIL
+    assert clinic.look("permissions")[0].verdict is Severity.OK
+    assert clinic.look("store")[0].verdict is Severity.FAIL
 
 
 def test_a_remedy_is_shown_apart_from_the_problem(clinic: Clinic) -> None:
@@ -692,14 +696,14 @@ def test_of_many_wide_files_only_some_are_listed(clinic: Clinic) -> None:
 
 def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert clinic.only("tmux").verdict is Verdict.WARN
+    assert clinic.only("tmux").verdict is Severity.WARN
     assert "apt-get install tmux" in clinic.only("tmux").fix
     with clinic.connect() as hf:
         hf.agents.publish(
             "gpu", backend="local_interactive", tool="t", manifest_path="/m", session_name="gpu"
         )
     needed = clinic.only("tmux")
-    assert needed.verdict is Verdict.FAIL and "HOLDFAST-gpu" in needed.says
+    assert needed.verdict is Severity.FAIL and "HOLDFAST-gpu" in needed.says
     assert exit_status([needed]) == 6
 
 
@@ -710,7 +714,7 @@ def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
         assert "1 tmux session" in clinic.look("tmux")[0].says
         tmux.stop()
         found = clinic.only("tmux")
-        assert found.verdict is Verdict.FAIL and "kill -CONT" in found.fix
+        assert found.verdict is Severity.FAIL and "kill -CONT" in found.fix
 
 
 # --- the broker ---
@@ -763,7 +767,7 @@ def test_events_that_wait_for_a_broker_that_is_away(
     with clinic.connect() as hf:
         hf.job_events.publish(job_id, "started")
     found = {one.check: one for one in clinic.look()}
-    assert found["broker"].verdict is Verdict.FAIL
+    assert found["broker"].verdict is Severity.FAIL
     assert "1 event of jobs waits" in found["journal"].says and "--unsent" in found["journal"].fix
 
 
@@ -796,7 +800,7 @@ def test_gateways_that_are_stopped_killed_and_blocked(
         assert gateway.process is not None
         stop_outside(gateway.process.pid, clinic.url)
         found = clinic.only("gateways")
-        assert found.verdict is Verdict.FAIL and f"kill -CONT {gateway.process.pid}" in found.fix
+        assert found.verdict is Severity.FAIL and f"kill -CONT {gateway.process.pid}" in found.fix
         gateway.kill()
         killed = clinic.only("gateways")
         assert "2 requests wait" in killed.says and f"holdfast gateway serve {AGENT}" in killed.fix
@@ -805,7 +809,7 @@ def test_gateways_that_are_stopped_killed_and_blocked(
         another.start()
         blocked = clinic.only("gateways")
         assert (
-            blocked.verdict is Verdict.WARN
+            blocked.verdict is Severity.WARN
             and f"reconcile {AGENT} replay|discard --epoch" in blocked.fix
         )
         assert another.stop() == 0
@@ -832,10 +836,10 @@ def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
 
     with clinic.connect() as hf, a_listener() as port:
         says(a_dead_process(hf), port)
-        assert clinic.only("server").verdict is Verdict.WARN
+        assert clinic.only("server").verdict is Severity.WARN
         # It listens and does not answer.
         says(hf.processes.current(), port)
-        assert clinic.only("server").verdict is Verdict.FAIL
+        assert clinic.only("server").verdict is Severity.FAIL
 
 
 def holder_facts(holder: Holder) -> dict[str, object]:
@@ -870,9 +874,9 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         found = clinic.look()
         assert hf.log.tail(1000) == before
     assert {one.check for one in found} == {"leftovers"} and {one.verdict for one in found} == {
-        Verdict.WARN
+        Severity.WARN
     }
-    notes = [one for one in clinic.look("leftovers") if one.verdict is Verdict.OK]
+    notes = [one for one in clinic.look("leftovers") if one.verdict is Severity.OK]
     # Nobody asks for it, and a caller that does gets it: nothing to report.
     assert [one.says for one in notes] == [
         "1 lock is still in the name of the dead, such as router-9: the next one that asks gets it"
@@ -963,7 +967,7 @@ def test_an_audit_log_that_cannot_be_written(
     monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "file"))
     found = clinic.only("journal")
     assert (
-        found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.fix
+        found.verdict is Severity.FAIL and "is no folder" in found.says and "jobs.logs" in found.fix
     )
 
 
@@ -976,7 +980,7 @@ def test_an_audit_log_that_is_behind(
     monkeypatch.setattr(records, "LAG_S", -1)
     found = clinic.only("journal")
     assert (
-        found.verdict is Verdict.WARN
+        found.verdict is Severity.WARN
         and "1 entry and" in found.says
         and "jobs logs --list" in found.fix
     )

@@ -13,7 +13,7 @@ from holdfast.kernel.errors import Collision, Held
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue.records import Draft, Request
+from holdfast.primitives.queue.records import Draft, QueueRequest
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, ClockSighting, steady_clock
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.maintenance import Upkeep
@@ -50,7 +50,7 @@ def stepped(parts: GatewayParts) -> SteppedQueue:
 
 def accept(parts: GatewayParts, *keys: str) -> None:
     drafts = [Draft(kind="prompt", payload={"prompt": key}, idempotency_key=key) for key in keys]
-    assert all(isinstance(one, Request) for one in stepped(parts).accept(drafts))
+    assert all(isinstance(one, QueueRequest) for one in stepped(parts).accept(drafts))
 
 
 def waiting(parts: GatewayParts) -> list[tuple[str, str | None]]:

@@ -153,7 +153,7 @@ def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(
     """A server that ends with its last tmux session may refuse a client that comes at that moment."""
     left: list[set[str]] = []
     with tmux_server() as tmux:
-        agent = gateway.Agent(Tour(None, "", tmux.folder))  # type: ignore[arg-type]
+        agent = gateway.DemoAgent(Tour(None, "", tmux.folder))  # type: ignore[arg-type]
 
         def watched(*words: str) -> "subprocess.CompletedProcess[str]":
             tmux(*words, check=False)

@@ -4,7 +4,7 @@ product.
 
 import threading
 
-from holdfast.domains.gateway import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway import Answer, Delivery, Observation, Surface
 from holdfast.kernel.errors import Fenced, InvalidValue
 
 
@@ -30,9 +30,9 @@ class ScriptedAgent:
             self.answers.set()
         self.closed = False
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         self._break("inspect")
-        return Sighting(
+        return Observation(
             self.instance_id, self.surface, "" if self.instance_id else "gone", self.reason
         )
 

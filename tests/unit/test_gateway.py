@@ -37,7 +37,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Queue, Request, RequestState
+from holdfast.primitives.queue import Queue, QueueRequest, RequestState
 from holdfast.primitives.queue.records import REQUESTS, Receipt
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.memory import MemoryStore
@@ -97,31 +97,31 @@ def working(gateway: Gateway, **how: object) -> Iterator[DeliveryWorker]:
 
 def ask(
     gateway: Gateway, prompt: str = "hello", *, epoch: int | None = None, key: str | None = None
-) -> Request:
+) -> QueueRequest:
     return _asked(gateway, "submit_prompt", {"prompt": prompt}, epoch, key)
 
 
-def interrupt(gateway: Gateway) -> Request:
+def interrupt(gateway: Gateway) -> QueueRequest:
     return _asked(gateway, "interrupt", {}, None, None)
 
 
 def _asked(
     gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | None, key: str | None
-) -> Request:
+) -> QueueRequest:
     draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=key)
     (answer,) = gateway.accept([Submission(draft, epoch)])
-    if isinstance(answer, Request):
+    if isinstance(answer, QueueRequest):
         return answer
     raise answer
 
 
-def ended(gateway: Gateway, request: Request) -> Request:
+def ended(gateway: Gateway, request: QueueRequest) -> QueueRequest:
     done = gateway.queue.wait(request.request_id, PATIENCE_S)
     assert done.state in (RequestState.COMPLETED, RequestState.FAILED), done
     return done
 
 
-def until(gateway: Gateway, request: Request, state: RequestState) -> Request:
+def until(gateway: Gateway, request: QueueRequest, state: RequestState) -> QueueRequest:
     from holdfast.primitives.queue.transaction import topic_of
 
     with gateway.queue.store.listen([topic_of(AGENT)]) as ears:
@@ -571,7 +571,7 @@ def test_interrupts_that_wait_together_are_sent_once(desk: Desk) -> None:
     agent = ScriptedAgent(instant=False)
     gateway = desk.gateway(agent)
     draft = draft_of("interrupt", {}, agent.check)
-    many = [r for r in gateway.accept([Submission(draft)] * 3) if isinstance(r, Request)]
+    many = [r for r in gateway.accept([Submission(draft)] * 3) if isinstance(r, QueueRequest)]
     with working(gateway):
         done = [ended(gateway, request) for request in many]
     assert len(agent.interrupts) == 1
@@ -586,7 +586,7 @@ def test_an_interrupt_before_the_delivery_means_it_never_comes(desk: Desk) -> No
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     request = ask(gateway, "never")
-    sent: list[Request] = []
+    sent: list[QueueRequest] = []
 
     def hook(point: str) -> None:
         if point == "gateway.claimed" and not sent:
@@ -710,7 +710,7 @@ def test_an_end_is_stored_however_long_the_store_is_away(
     gateway = desk.gateway(agent)
     real, failures = gateway.complete, [1, 2]
 
-    def away(request: Request, result: dict[str, object], receipt: Receipt) -> Request:
+    def away(request: QueueRequest, result: dict[str, object], receipt: Receipt) -> QueueRequest:
         if failures:
             failures.pop()
             if not failures:
@@ -825,7 +825,7 @@ def test_a_refusal_in_a_shared_commit_is_that_of_one_request_alone(desk: Desk) -
     gateway = desk.gateway(agent)
     drafts = [draft_of("submit_prompt", {"prompt": str(n)}, agent.check) for n in range(9)]
     answers = gateway.accept([Submission(draft) for draft in drafts])
-    assert [type(answer) for answer in answers] == [*[Request] * 8, Full]
+    assert [type(answer) for answer in answers] == [*[QueueRequest] * 8, Full]
 
 
 def test_an_interrupt_is_taken_though_the_queue_is_full(desk: Desk) -> None:
@@ -996,7 +996,7 @@ def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
     first = ask(gateway, key="mine")
     decode = REQUESTS.decode
 
-    def damaged(key: str, data: bytes) -> Request:
+    def damaged(key: str, data: bytes) -> QueueRequest:
         if key.endswith(first.request_id):
             raise RecordInvalid(f"requests/{key} is damaged", space="requests", key=key)
         return decode(key, data)
@@ -1008,5 +1008,5 @@ def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
     ]
     again, other = gateway.accept([Submission(draft) for draft in drafts])
     assert isinstance(again, RecordInvalid)
-    assert isinstance(other, Request)
+    assert isinstance(other, QueueRequest)
     assert gateway.queue.get(other.request_id).state is RequestState.ACCEPTED

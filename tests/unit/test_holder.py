@@ -13,7 +13,7 @@ from holdfast.kernel.holder import (
     Liveness,
     Place,
     Processes,
-    Sighting,
+    ProcessStat,
     probe,
     visible_prefix,
 )
@@ -23,7 +23,7 @@ HERE = Place("host-1", "boot-1", 4026531836)
 HOLDER = Holder(
     host_id="host-1", boot_id="boot-1", pid_ns=4026531836, pid=42, start_ticks=1000, label="worker"
 )
-RUNNING = Sighting(start_ticks=1000, zombie=False)
+RUNNING = ProcessStat(start_ticks=1000, zombie=False)
 
 ALIVE, DEAD, UNKNOWN = Liveness
 
@@ -34,7 +34,7 @@ class Table(NoTrees):
     def __init__(
         self,
         place: Place = HERE,
-        pids: Mapping[int, Sighting] = MappingProxyType({42: RUNNING}),
+        pids: Mapping[int, ProcessStat] = MappingProxyType({42: RUNNING}),
         boots: frozenset[str] = frozenset(),
     ) -> None:
         self.place = place
@@ -44,7 +44,7 @@ class Table(NoTrees):
     def here(self) -> Place:
         return self.place
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         return self.pids.get(pid)
 
     def boot_lives(self, boot_id: str) -> bool:
@@ -63,14 +63,14 @@ class Table(NoTrees):
 class Blind(Table):
     """A table in whose place the pid means nothing: to look it up is the mistake."""
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         raise AssertionError("a pid of another place was looked up here")
 
 
 NOBODY = Table(pids={})
-REUSED = Table(pids={42: Sighting(start_ticks=1001, zombie=False)})
-EARLIER = Table(pids={42: Sighting(start_ticks=999, zombie=False)})
-ZOMBIE = Table(pids={42: Sighting(start_ticks=1000, zombie=True)})
+REUSED = Table(pids={42: ProcessStat(start_ticks=1001, zombie=False)})
+EARLIER = Table(pids={42: ProcessStat(start_ticks=999, zombie=False)})
+ZOMBIE = Table(pids={42: ProcessStat(start_ticks=1000, zombie=True)})
 ELSEWHERE = Table(pids={43: RUNNING})
 OTHER_HOST = Blind(HERE._replace(host_id="host-2"))
 OTHER_HOST_AND_BOOT = Blind(Place("host-2", "boot-2", HERE.pid_ns))
@@ -125,7 +125,7 @@ def test_a_holder_is_a_value_that_travels_as_json() -> None:
 
 
 def test_a_process_that_is_hidden_from_us_is_unknown() -> None:
-    hidden = Table(pids={42: Sighting(start_ticks=None, zombie=False)})
+    hidden = Table(pids={42: ProcessStat(start_ticks=None, zombie=False)})
     assert probe(HOLDER, hidden, embedded=True) is UNKNOWN
 
 

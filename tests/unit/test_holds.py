@@ -684,14 +684,14 @@ def test_a_holder_that_comes_while_the_dead_are_looked_at_is_not_swept(
     """
     world.process(2).take("s", by="run")
     world.kill(2)
-    look = holds._verdicts_on
+    look = holds._probe_all
 
     def slowly(found: Any) -> Any:
-        verdicts = look(found)
+        probed = look(found)
         world.process(3).take("s", by="run")
-        return verdicts
+        return probed
 
-    with mock.patch.object(holds, "_verdicts_on", slowly):
+    with mock.patch.object(holds, "_probe_all", slowly):
         assert holds.take("s", by="other") == 2
     assert names(holds) == ["run", "other"]
 
@@ -729,7 +729,7 @@ def test_taken_and_dropped_are_a_set_in_order_of_arrival(steps: list[tuple[bool,
 def test_living_are_those_that_nobody_may_reclaim(
     states: list[tuple[Liveness | None, bool, bool]],
 ) -> None:
-    found, verdicts, expected = [], {}, []
+    found, probed, expected = [], {}, []
     for number, (liveness, explicit, over) in enumerate(states):
         hold = replace(
             _hold(f"run-{number}", number),
@@ -740,7 +740,7 @@ def test_living_are_those_that_nobody_may_reclaim(
             hold = replace(hold, process=None)
         else:
             assert hold.process is not None
-            verdicts[hold.process] = liveness
+            probed[hold.process] = liveness
         found.append(hold)
         if liveness is not Liveness.DEAD and not (
             over and (explicit or liveness is not Liveness.ALIVE)
@@ -748,7 +748,7 @@ def test_living_are_those_that_nobody_may_reclaim(
             expected.append(hold)
     clock = ManualClock()
     clock.advance(30)
-    assert living(tuple(found), verdicts, clock.now(), steady_clock(STORE)) == tuple(expected)
+    assert living(tuple(found), probed, clock.now(), steady_clock(STORE)) == tuple(expected)
 
 
 def test_a_process_of_which_nothing_is_known_counts_as_alive() -> None:

@@ -15,7 +15,7 @@ from holdfast.domains.jobs import Job, JobStatus, picker, reaper, registry, tran
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
-from holdfast.kernel.holder import Holder, Sighting
+from holdfast.kernel.holder import Holder, ProcessStat
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores import listener
@@ -194,7 +194,7 @@ def test_a_job_claimed_just_before_a_death_comes_back_with_the_others(
     sight = world.machine.sight
     claimed: list[Job] = []
 
-    def claim_and_die(pid: int) -> Sighting | None:
+    def claim_and_die(pid: int) -> ProcessStat | None:
         if pid == 7 and not claimed:
             claimed.append(world.pick(dying))
             world.machine.end(7)

@@ -35,7 +35,7 @@ from holdfast.surfaces.mcp.lines import Lines
 from holdfast.surfaces.mcp.locks import LockClaim
 from holdfast.surfaces.mcp.recipes import SwapClaim
 from holdfast.surfaces.mcp.server import Calls
-from holdfast.surfaces.mcp.tool import Answer, Tool
+from holdfast.surfaces.mcp.tool import Tool, ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
@@ -59,7 +59,7 @@ def session(hf: Holdfast) -> Iterator[Session]:
     made.close()
 
 
-def ask(session: Session, tool: str, call: Call | None = None, /, **arguments: Any) -> Answer:
+def ask(session: Session, tool: str, call: Call | None = None, /, **arguments: Any) -> ToolResult:
     """What a tool answers, without the notices that the server adds."""
     return TOOLS[tool](session, call or Call(), arguments)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.domains.network import Registry, Swept, leases
-from holdfast.domains.network.records import HostLease, HostLeases, lease_begun
+from holdfast.domains.network.records import HostLease, HostLeases, new_lease
 from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.errors import (
     Held,
@@ -416,7 +416,7 @@ def test_as_many_leases_as_there_may_be_fit_into_a_record() -> None:
     at = ManualClock().now()
     one = HostLease(
         by=long,
-        lease=lease_begun(at, process, None),
+        lease=new_lease(at, process, None),
         process=process,
         pid=2**31,
         allocated_at=at.timestamp(),

@@ -20,7 +20,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Request, RequestState
+from holdfast.primitives.queue import Draft, QueueRequest, RequestState
 from holdfast.primitives.queue.records import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
 from holdfast.primitives.queue.transaction import express_topic_of, topic_of
 from holdfast.primitives.steady_clock import steady_clock
@@ -44,16 +44,16 @@ class Made:
 
     def accept(
         self, text: str = "hello", *, key: str | None = None, express: bool = False
-    ) -> Request:
+    ) -> QueueRequest:
         draft = Draft(
             kind="submit_prompt", payload={"prompt": text}, idempotency_key=key, express=express
         )
         (answer,) = self.queue.accept([draft])
-        if isinstance(answer, Request):
+        if isinstance(answer, QueueRequest):
             return answer
         raise answer
 
-    def claim(self) -> tuple[Request, int]:
+    def claim(self) -> tuple[QueueRequest, int]:
         request = self.queue.claim()
         assert request is not None and request.token is not None
         return request, request.token
@@ -93,7 +93,7 @@ def test_requests_begin_in_the_order_they_came_one_at_a_time(made: Made) -> None
 
 def test_requests_of_one_commit_have_an_order_too(made: Made) -> None:
     drafts = [Draft(kind="submit_prompt", payload={"prompt": str(n)}) for n in range(4)]
-    requests = [r for r in made.queue.accept(drafts) if isinstance(r, Request)]
+    requests = [r for r in made.queue.accept(drafts) if isinstance(r, QueueRequest)]
     assert all(a.arrival < b.arrival for a, b in pairwise(requests))
     begun = []
     for _ in requests:
@@ -106,7 +106,7 @@ def test_requests_of_one_commit_have_an_order_too(made: Made) -> None:
 def test_a_refusal_in_a_shared_commit_is_that_of_one_request_alone(made: Made) -> None:
     drafts = [Draft(kind="submit_prompt", payload={"prompt": str(n)}) for n in range(6)]
     answers = made.queue.accept(drafts)
-    assert [isinstance(answer, Request) for answer in answers] == [True] * 4 + [False] * 2
+    assert [isinstance(answer, QueueRequest) for answer in answers] == [True] * 4 + [False] * 2
     assert all(isinstance(answer, Full) for answer in answers[4:])
     assert made.queue.head().depth == 4
 
@@ -393,7 +393,7 @@ def test_queues_on_one_store_do_not_meet(made: Made) -> None:
     (theirs,) = other.accept(
         [Draft(kind="submit_prompt", payload={"prompt": "2"}, idempotency_key="k")]
     )
-    assert isinstance(theirs, Request) and theirs.request_id != request.request_id
+    assert isinstance(theirs, QueueRequest) and theirs.request_id != request.request_id
 
 
 def test_waiting_ends_with_the_request_or_the_time(made: Made) -> None:
@@ -437,7 +437,7 @@ def test_a_damaged_request_is_skipped_and_reported(tmp_path: Path) -> None:
         return line.claim(epoch=1), len(line.damaged)  # type: ignore[attr-defined]
 
     claimed, damaged = made.queue.change(claim)
-    assert isinstance(claimed, Request) and claimed.request_id == second.request_id
+    assert isinstance(claimed, QueueRequest) and claimed.request_id == second.request_id
     assert damaged == 1
     made.store.close()
 

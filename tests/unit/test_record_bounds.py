@@ -35,7 +35,7 @@ from holdfast.kernel.limits import (
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks.records import LOCKS
-from holdfast.primitives.queue import Draft, Request
+from holdfast.primitives.queue import Draft, QueueRequest
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -89,7 +89,7 @@ class LongestQueue:
         self.queue = SteppedQueue(store, Journal(store, actor=WIDE), "q" * 128)
         self._numbers = count()
 
-    def accept(self, prompt: str) -> Request:
+    def accept(self, prompt: str) -> QueueRequest:
         draft = draft_of(
             "submit_prompt",
             {"prompt": prompt},
@@ -97,7 +97,7 @@ class LongestQueue:
             idempotency_key=f"{WIDE[:-9]}{next(self._numbers)}",
         )
         [request] = self.queue.accept([draft])
-        assert isinstance(request, Request)
+        assert isinstance(request, QueueRequest)
         return request
 
     def claim(self) -> tuple[str, int]:

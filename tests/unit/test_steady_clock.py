@@ -166,7 +166,7 @@ def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(
     steady.compare()
     assert (
         steady.without_jump(clock.now())
-        == steady.for_retention(clock.now(), asked=True)
+        == steady.for_retention(clock.now(), age_given=True)
         == clock.now()
     )
     assert steady.for_retention(clock.now()) == clock.now() - timedelta(days=40)

@@ -602,13 +602,13 @@ def damage(store: Store, space: str, key: str, data: bytes) -> None:
         path.write_text(json.dumps(content))
     else:
         # Here, so that the other stores' tests need no driver.
-        from holdfast.stores.postgres.connection import Deadline
+        from holdfast.stores.postgres.connection import CallDeadline
 
         store.connections.run(  # type: ignore[attr-defined]
             lambda raw: raw.execute(
                 f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s", (data.decode(), key)
             ),
-            Deadline.after(PATIENCE_S),
+            CallDeadline.after(PATIENCE_S),
         )
 
 

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Observation, Surface
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
     InvalidValue,
@@ -144,7 +144,7 @@ class _Run(NamedTuple):
     command: Command
     output: IO[bytes]
     errors: IO[bytes]
-    begun_s: float
+    started_s: float
 
 
 class CommandAgent:
@@ -164,33 +164,33 @@ class CommandAgent:
         self._run: _Run | None = None
         self._end_s: float | None = None
         """When the tree of an interrupted program is to be ended."""
-        self._begun = False
+        self._started = False
 
-    def inspect(self) -> Sighting:
-        if not self._begun:
+    def inspect(self) -> Observation:
+        if not self._started:
             # Not before the first look: by then this process is the gateway that serves.
             if left := self._note.end_named(_ESCALATE_S):
                 pids = ", ".join(map(str, left))
-                return Sighting(
+                return Observation(
                     None,
                     detail=f"pid {pids}, which an earlier gateway started, does not end: end it "
                     "by hand",
                 )
             self._processes.trees.sweep()
-            self._begun = True
+            self._started = True
         program = shutil.which(self._spec.command[0], path=os.environ.get("PATH"))
         if program is None:
-            return Sighting(
+            return Observation(
                 None,
                 detail=f"there is no program {self._spec.command[0]}: install it, or give its path",
             )
         folder = self._spec.working_directory
         if folder is not None and not os.path.isdir(folder):
-            return Sighting(None, detail=f"there is no folder {folder} to run it in")
+            return Observation(None, detail=f"there is no folder {folder} to run it in")
         # No process lives between prompts, so the instance is identified by the command line.
         identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.command[1:]])
         digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return Sighting(
+        return Observation(
             f"command:{digest}", Surface.READY if self._run is None else Surface.NOT_READY
         )
 
@@ -233,7 +233,7 @@ class CommandAgent:
             with self._mutex:
                 self._run = None
                 # If some of the tree is left, the next look ends the tree in the note.
-                self._begun = self._begun and run.command.gone
+                self._started = self._started and run.command.gone
             self._forget(run.command)
             run.output.close()
             run.errors.close()
@@ -297,7 +297,7 @@ class CommandAgent:
             now_s, why = time.monotonic(), ""
             if stop.is_set():
                 why = "stopped"
-            elif now_s - run.begun_s > self._spec.timeout_s:
+            elif now_s - run.started_s > self._spec.timeout_s:
                 why = f"it did not end within {self._spec.timeout_s:g} s"
             elif any(
                 os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX

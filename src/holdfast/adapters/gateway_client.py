@@ -45,7 +45,7 @@ _KINDS: Mapping[str, type[HoldfastError]] = {
 }
 
 
-class Address(NamedTuple):
+class Endpoint(NamedTuple):
     host: str
     port: int
     token: str
@@ -158,7 +158,7 @@ class GatewayClient:
         idempotency keys; return how many. Requests that ended within a day stay, and a `keep_s`
         below that raises InvalidValue.
 
-        When the answer is lost, it is asked again. Then the answer counts only what was left to
+        When the answer is lost, the client asks again. Then the answer counts only what was left to
         remove; the journal counts what was removed before.
         """
         bounds = {"keep_finished": keep_finished, "keep_s": keep_s}
@@ -223,7 +223,7 @@ class GatewayClient:
         more_s: float = 0,
         repeatable: bool = False,
     ) -> Document:
-        """Ask; after a lost answer again, where nothing can happen twice."""
+        """Send a request; after a lost answer send it again, if nothing can happen twice."""
         headers = {} if key is None else {"Idempotency-Key": key}
         target = path if params is None else f"{path}?{urlencode(params)}"
         tries = self._tries if method == "GET" or key is not None or repeatable else 1
@@ -251,7 +251,7 @@ class GatewayClient:
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         """A connection to the gateway, and to no other program. Raises Unavailable when there is
-        none: then nothing was asked.
+        none: then nothing was sent.
         """
         address = self._address()
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
@@ -270,7 +270,7 @@ class GatewayClient:
         self._token = address.token
         return connection
 
-    def _check_proof(self, connection: http.client.HTTPConnection, address: Address) -> None:
+    def _check_proof(self, connection: http.client.HTTPConnection, address: Endpoint) -> None:
         """Check that the listening program has the token before it is sent: the address in the
         folder may be old, and the port another program's by now. Raises Unavailable.
         """
@@ -303,7 +303,7 @@ class GatewayClient:
         )
         return connection.getresponse()
 
-    def _address(self) -> Address:
+    def _address(self) -> Endpoint:
         """The present address: a restarted gateway may have another one."""
         if self._given is not None:
             return self._given
@@ -319,7 +319,7 @@ class GatewayClient:
                 outcome="none",
             )
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
-        return Address(host, instance.port, token)
+        return Endpoint(host, instance.port, token)
 
     def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
         return Unavailable(
@@ -329,7 +329,7 @@ class GatewayClient:
         )
 
 
-def _address(url: str, token: str) -> Address:
+def _address(url: str, token: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -341,7 +341,7 @@ def _address(url: str, token: str) -> Address:
             field="url",
         )
     secure = parts.scheme == "https"
-    return Address(host, port or (443 if secure else 80), token, secure)
+    return Endpoint(host, port or (443 if secure else 80), token, secure)
 
 
 def _path_of(request_id: str) -> str:

@@ -24,7 +24,7 @@ _TOGETHER_S = 0.1
 _log = logging.getLogger("holdfast.gateway")
 
 
-class Mirror:
+class GatewayMirror:
     """A thread that writes the files of one gateway, which listens at `host` and `port`."""
 
     def __init__(self, gateway: Gateway, folder: GatewayFolder, *, host: str, port: int) -> None:

@@ -83,8 +83,8 @@ class JobLog:
         """Write the journal's entries that are not here yet, at most so many batches of them.
         Return what went wrong, in words, or None; a failure is logged once until it goes well.
 
-        Without `wait`, the work is left to another process that is at it; with it, that process is
-        waited for within a time limit. Never raises for a folder that cannot be written.
+        If another process is writing, this one leaves the work to it or, with `wait`, waits for it
+        within a time limit. Never raises for a folder that cannot be written.
         """
         try:
             with self._locked(wait) as mine:
@@ -140,7 +140,7 @@ class JobLog:
             ) from None
 
     def jobs(self) -> list[str]:
-        """The ids of all jobs that are logged here. Folders that are no job's are passed over."""
+        """The ids of all jobs that are logged here. Skips folders that are no job's."""
         try:
             folders = [path.name for path in self.folder.iterdir() if path.is_dir()]
         except FileNotFoundError:
@@ -163,8 +163,8 @@ class JobLog:
         return {**found, "job_id": job_id, "status": known}
 
     def events(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """What happened, oldest first. A line that is no JSON object is passed over: a full disk
-        may leave one.
+        """What happened, oldest first. Skips a line that is no JSON object: a full disk may leave
+        one.
         """
         path = self._home(job_id) / "events.ndjson"
         try:

@@ -54,8 +54,9 @@ class JournalMirror:
     left as they are. The file may be moved away or emptied; a new one begins, with the mode of
     `access`. A link is not followed. Not promised: that a line is there when `catch_up` returns,
     since another process may be writing it; nor, once the mark is lost, that no line is repeated
-    that was moved away or is further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: a failure is
-    warned of, once until it goes well or fails in another way, and the next call makes it good.
+    that was moved away or is further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: it warns of
+    a failure once, until it succeeds or fails in another way, and the next call adds what is
+    missing.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class JournalMirror:
             self._begin_now()
 
     def catch_up(self) -> None:
-        """Add the missing lines. While another process does that, it adds this one's too: it looks
-        again after it has let others in.
+        """Add the missing lines. While another process adds lines, it adds these too: it looks
+        again after it has released its lock.
         """
         try:
             # A process that others keep busy leaves the rest to the next call.

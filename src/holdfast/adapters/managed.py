@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, ManagedAdapter
 from holdfast.kernel.errors import NotFound, UpstreamUnavailable
 
@@ -25,13 +25,13 @@ class ManagedAgent:
         )
         self._path = f"/houmao/agents/{quote(spec.managed_agent_ref, safe='')}"
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         try:
             state = _dict(self._upstream.get(f"{self._path}/state"))
         except (NotFound, UpstreamUnavailable) as error:
-            return Sighting(None, detail=error.message)
+            return Observation(None, detail=error.message)
         if state.get("availability", "available") != "available":
-            return Sighting(None, detail=f"its server says that it is {state['availability']}")
+            return Observation(None, detail=f"its server says that it is {state['availability']}")
         identity = _dict(state.get("identity"))
         names = [
             state.get("tracked_agent_id"),
@@ -41,12 +41,12 @@ class ManagedAgent:
         if not any(names):
             # Some other program answered. It must not count as another instance of the agent.
             where = f"{self._upstream.base_url}{self._path}/state"
-            return Sighting(None, detail=f"{where} does not describe an agent")
+            return Observation(None, detail=f"{where} does not describe an agent")
         phase = _dict(state.get("turn")).get("phase")
         surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(
             str(phase), Surface.UNKNOWN
         )
-        return Sighting(
+        return Observation(
             f"managed:{self._upstream.base_url}{self._path}:"
             + ":".join(str(name or "") for name in names),
             surface,

@@ -25,7 +25,7 @@ _ANCESTORS_MAX = 64
 _PARTS = re.compile(r"([A-Za-z0-9_-]+)/([0-9a-f]{8})/([0-9]{1,18})/([0-9]{1,18})/([0-9]{1,18})\Z")
 
 
-class Mark(NamedTuple):
+class PaneOwner(NamedTuple):
     """One gateway: the agent's name, a checksum of the gateway's folder, and the process."""
 
     agent: str
@@ -53,22 +53,22 @@ class Mark(NamedTuple):
         return probe(process, processes, embedded=True)
 
 
-def own_mark(agent: str, folder: Path, processes: Processes) -> Mark:
+def own_mark(agent: str, folder: Path, processes: Processes) -> PaneOwner:
     """The mark of this process as the gateway of an agent."""
     process = processes.current()
     home = f"{crc32(bytes(folder.absolute())):08x}"
-    return Mark(agent, home, process.pid, process.start_ticks, process.pid_ns)
+    return PaneOwner(agent, home, process.pid, process.start_ticks, process.pid_ns)
 
 
-def mark_in(text: str) -> Mark | None:
+def mark_in(text: str) -> PaneOwner | None:
     """The mark in a pane's option; None for any other text."""
     found = _PARTS.match(text)
     if found is None:
         return None
-    return Mark(found[1], found[2], int(found[3]), int(found[4]), int(found[5]))
+    return PaneOwner(found[1], found[2], int(found[3]), int(found[4]), int(found[5]))
 
 
-def marked_by(session: str, mark: Mark, liveness: Liveness, unmark: str) -> Held:
+def marked_by(session: str, mark: PaneOwner, liveness: Liveness, unmark: str) -> Held:
     """The error for a pane that another gateway has. `unmark` is the command that removes its
     mark.
     """

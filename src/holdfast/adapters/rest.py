@@ -9,7 +9,7 @@ from urllib.parse import quote
 from msgspec import UNSET
 
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, RestAdapter
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
@@ -30,7 +30,8 @@ _SURFACES = {
 }
 _AT_REST = ("idle", "completed", "waiting_user_answer")
 _SETTLED_AFTER = 5
-"""How often a terminal must be seen at rest that was never seen at work: it may not have begun."""
+"""How often a terminal that was never seen at work must be seen at rest: it may not have started.
+"""
 _MESSAGE_BYTES_MAX = 48 << 10
 """A message is sent in the URL, of which these servers accept 64 KiB."""
 
@@ -50,18 +51,18 @@ class RestAgent:
         terminal = quote(spec.terminal_id, safe="")
         self._paths = {name: path.replace("{id}", terminal) for name, path in templates.items()}
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         where = f"{self._upstream.base_url}{self._paths['terminal']}"
         try:
             seen = self._state()
         except (NotFound, UpstreamUnavailable) as error:
-            return Sighting(None, detail=error.message)
+            return Observation(None, detail=error.message)
         if not seen.get("id"):
             # Some other program answered. It must not count as another instance of the terminal.
-            return Sighting(None, detail=f"{where} does not describe a terminal")
+            return Observation(None, detail=f"{where} does not describe a terminal")
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
         surface = _SURFACES.get(str(seen.get("status")), Surface.UNKNOWN)
-        return Sighting(f"rest:{where}:{':'.join(names)}", surface)
+        return Observation(f"rest:{where}:{':'.join(names)}", surface)
 
     def check(self, prompt: str) -> None:
         size = len(quote(prompt, safe=""))

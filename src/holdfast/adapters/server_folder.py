@@ -89,7 +89,7 @@ class ServerFolder:
             raise Unavailable(
                 "no server of this store runs here: start one with `holdfast serve`", outcome="none"
             )
-        # Loaded here, with the 10 ms that it takes: most that know this folder send no request.
+        # Imported here, because it takes 10 ms and most users of this folder send no request.
         import http.client
 
         server = f"the server, process {instance.process.pid}"

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.adapters.durable_write import make_whole
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.ports import Mirror
+from holdfast.domains.workflows.ports import SwapLogMirror
 from holdfast.domains.workflows.wire import SWAP_LOCK
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
@@ -156,7 +156,7 @@ def workflows_in_folder(
     journal: Journal,
     processes: Processes,
     *,
-    mirror: Mirror | None = None,
+    mirror: SwapLogMirror | None = None,
     label: str = "",
     within: tuple[str, int] | None = None,
     access: Access = PRIVATE,

@@ -11,10 +11,10 @@ the copy mode while somebody scrolls there, and to every pane of a window with s
 The command that pastes also starts a timer in the tmux server, which sends the one Enter. So a
 gateway that is killed in between leaves no paste that would be sent together with the next prompt.
 
-A tmux server that does not answer in time may still have the session. Before the paste nothing has
-happened, and the prompt waits. Of the paste itself nobody knows, and it is not repeated. The
-condition contains a deadline: a server that was stopped and goes on does not paste what the gateway
-has given up.
+A tmux server that does not answer in time may still have the session. If it does not answer before
+the paste, nothing has happened, and the prompt waits. If it does not answer the paste, nobody knows
+whether it pasted, and the paste is not repeated. The condition contains a deadline: a server that
+was stopped and goes on does not paste what the gateway has given up.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from holdfast.adapters import pane_owner, tmux_pane
 from holdfast.adapters.pane_owner import PaneAgent
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, PromptBuffers, Screen, TmuxServer
 from holdfast.domains.agents.ports import TmuxAddress
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface, TmuxSpec
 from holdfast.kernel import faults
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, SETTLE_S
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
@@ -93,34 +93,34 @@ class TmuxAgent:
         self._mark = pane_owner.own_mark(agent, folder, processes)
         self._marked: Screen | None = None
         self._buffers = PromptBuffers(self._server, folder)
-        self._begun = False
+        self._started = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
         self._launched: str | None = None
         self._launched_s = 0.0
 
-    def inspect(self) -> Sighting:
-        if not self._begun:
+    def inspect(self) -> Observation:
+        if not self._started:
             # Not before the first look: by then this process is the gateway that serves.
-            self._begun = True
+            self._started = True
             self._buffers.find_left()
         screen = self._look()
         if screen is None:
             gone = f"there is no tmux session {self._spec.session} with a live pane"
-            return Sighting(None, detail=gone)
+            return Observation(None, detail=gone)
         if _too_old(screen.version):
             old = f"tmux {screen.version} is too old to deliver a prompt safely: use 3.2 or later"
-            return Sighting(None, detail=old)
+            return Observation(None, detail=old)
         agent = self._agent(screen)
         if agent.process is None:
-            return Sighting(None, detail=agent.detail, reason=agent.reason)
+            return Observation(None, detail=agent.detail, reason=agent.reason)
         self._claim(screen)
         self._note(screen)
         why_not = self._why_not_ready(screen, agent)
         if not why_not or self._has_stayed(agent):
             self._remember(screen, agent)
         surface = Surface.NOT_READY if why_not else Surface.READY
-        return Sighting(self._instance(screen, agent), surface, why_not)
+        return Observation(self._instance(screen, agent), surface, why_not)
 
     def check(self, prompt: str) -> None:
         """Control characters are refused for every adapter; whether the pane takes pastes is known
@@ -151,7 +151,7 @@ class TmuxAgent:
             # A quiet screen is no sign of an end: agents think, and wait for tools and people.
             return Answer(known=False)
         pasted: _Pasted = delivery.handle
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         while not stop.wait(_SAMPLE_S):
             # A server that does not answer now may answer later, and still have the session.
             with contextlib.suppress(UpstreamUnavailable):
@@ -166,7 +166,7 @@ class TmuxAgent:
                 changed = screen.content != pasted.before.content
                 if changed and not self._why_not_ready(screen, agent):
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
-            if time.monotonic() - begun_s > self._answer_timeout_s:
+            if time.monotonic() - started_s > self._answer_timeout_s:
                 why = (
                     "it was delivered, and the agent was not ready again within "
                     f"{self._answer_timeout_s:g} s"
@@ -364,7 +364,7 @@ class TmuxAgent:
             sent = self._run_if("1", screen, f"{tmux_pane.enter_once(screen, paste)} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
-                f"pasted, and perhaps not sent: {error.message}", outcome="unknown"
+                f"pasted, but it may not have been sent: {error.message}", outcome="unknown"
             ) from None
         if not sent:
             raise UpstreamUnavailable(

@@ -134,7 +134,7 @@ def poll_answer(
 
     A server that is away is asked again for a while. A 404 ends the wait: the agent is gone.
     """
-    begun_s = heard_s = time.monotonic()
+    started_s = heard_s = time.monotonic()
     while True:
         try:
             answer = judge(ask())
@@ -154,7 +154,7 @@ def poll_answer(
                 )
         if stop.wait(ASK_EVERY_S):
             return Answer(known=False, code="stopped", detail="the gateway was stopped")
-        if time.monotonic() - begun_s > timeout_s:
+        if time.monotonic() - started_s > timeout_s:
             return Answer(
                 code="timeout",
                 detail=f"it was delivered, and there was no answer within {timeout_s:g} s",

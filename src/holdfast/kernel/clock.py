@@ -59,7 +59,9 @@ def _boot(pid: int) -> str:
 
 
 def aware(at: datetime, what: str = "timestamp") -> datetime:
-    """`at` in UTC. Raises InvalidValue for a naive one, whose zone would be a guess."""
+    """`at` in UTC. Raises InvalidValue for an instant without a time zone: the zone would be a
+    guess.
+    """
     if at.utcoffset() is None:
         raise InvalidValue(
             f"{what} {at.isoformat()} has no time zone: write it as {at.isoformat()}Z if it is UTC",

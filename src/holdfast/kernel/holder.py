@@ -6,7 +6,7 @@ since that boot. `processes/procfs` reads them; the verdict is here.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     pid_ns: int
 
 
-class Sighting(NamedTuple):
+class ProcessStat(NamedTuple):
     """The process table's entry of a pid. `start_ticks` None: the process is hidden from us."""
 
     start_ticks: int | None
@@ -83,6 +83,12 @@ class Holder(Plain, frozen=True, kw_only=True):
         return (self.host_id, self.boot_id, self.pid_ns, self.pid, self.start_ticks)
 
 
+ProbedLiveness = Mapping[Holder, Liveness]
+"""The liveness of processes, probed before the transaction that decides by it, because a probe does
+I/O. A death is final: it is still true in the transaction.
+"""
+
+
 def attempt_tree(tree: str, token: int) -> str:
     """The id of the part of a worker's tree that does one attempt."""
     return f"{tree}.{token}"
@@ -112,7 +118,7 @@ class Processes(Protocol):
     def here(self) -> Place:
         """Where this process runs."""
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         """The entry of a pid of this namespace; None when there is none."""
 
     def boot_lives(self, boot_id: str) -> bool:

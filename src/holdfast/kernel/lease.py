@@ -50,7 +50,7 @@ def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
     """True when another may take this claim: the holder is dead, or the lease has expired and
     either the holder is unknown or a time to live was requested.
     """
-    # So a live holder is never reaped for being slow.
+    # A slow holder that is alive is never reaped.
     if liveness is Liveness.DEAD:
         return True
     return not lease.fresh(now) and (liveness is Liveness.UNKNOWN or lease.explicit)

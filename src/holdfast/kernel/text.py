@@ -81,7 +81,9 @@ def _written(found: "re.Match[str]") -> str:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """A number with its noun, and perhaps a verb: "1 lock", "2 locks", "2 locks are"."""
+    """A number with its noun, and a verb if that is given with it: "1 lock", "2 locks", "2 locks
+    are".
+    """
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 

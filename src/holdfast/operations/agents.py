@@ -50,7 +50,7 @@ DefDir = Annotated[
         help="The agent's definition folder, as an absolute path.",
     ),
 ]
-Lease = Annotated[
+LeaseSeconds = Annotated[
     Ttl | None,
     Flag(
         "--lease",
@@ -158,7 +158,7 @@ class Publish(Request, frozen=True, kw_only=True):
     pid: Annotated[
         Pid | None, Flag("--pid", help="The agent's own process, such as its pane's.")
     ] = None
-    lease_s: Lease = None
+    lease_s: LeaseSeconds = None
     take_over: TakeOver = False
 
 
@@ -187,7 +187,7 @@ class Remove(AgentKey, frozen=True, kw_only=True):
 class Refresh(Remove, frozen=True, kw_only=True):
     """The generation that lives on."""
 
-    lease_s: Lease = None
+    lease_s: LeaseSeconds = None
 
 
 class Cleanup(Request, frozen=True, kw_only=True):

@@ -302,7 +302,7 @@ class ListJobs(Request, frozen=True, kw_only=True):
     ] = LIST_MAX
 
 
-class Log(Request, frozen=True, kw_only=True):
+class ReadJobLog(Request, frozen=True, kw_only=True):
     """A job, and how many of the last lines; all by default."""
 
     job_id: JobId

@@ -180,7 +180,7 @@ def get(hf: Holdfast, request: requests.JobKey) -> JobView:
 
 
 @operation("GET /v1/jobs/{job_id}/log", cli="jobs logs", errors=(NotFound,))
-def log(hf: Holdfast, request: requests.Log) -> list[dict[str, Any]]:
+def log(hf: Holdfast, request: requests.ReadJobLog) -> list[dict[str, Any]]:
     """The audit log of a job: what happened to it, oldest first."""
     hf.catch_up(wait=True)
     if hf.job_log is None:

@@ -29,8 +29,8 @@ from holdfast.runtime.connection import Holdfast
 _Name = Annotated[Resource, Positional()]
 
 
-class LockClaim(Request, frozen=True, kw_only=True):
-    """What every claim of locks says; `ttl_s` or `pid` says what ends it."""
+class AcquireRequest(Request, frozen=True, kw_only=True):
+    """The fields of every request for locks; `ttl_s` or `pid` says what ends it."""
 
     one_of = CLAIM_ENDS
     names: Annotated[Names, NAMES, Argument("Everything you need at the same time, in any order.")]
@@ -47,7 +47,7 @@ class LockClaim(Request, frozen=True, kw_only=True):
     pid: ClaimPid = None
 
 
-class Acquire(LockClaim, frozen=True, kw_only=True):
+class Acquire(AcquireRequest, frozen=True, kw_only=True):
     """Locks to take, all or none; `ttl_s` or `pid` says what ends them."""
 
     priority: Annotated[Priority, priority_flag] = 0

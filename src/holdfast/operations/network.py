@@ -145,7 +145,7 @@ class TakeNeighbor(DropNeighbor, frozen=True, kw_only=True):
     ttl_s: _LeaseTtl = None
 
 
-class LockRouters(locks.LockClaim, frozen=True, kw_only=True):
+class LockRouters(locks.AcquireRequest, frozen=True, kw_only=True):
     """Routers to lock, all or none; `ttl_s` or `pid` says what ends that.
 
     The type of job says the priority unless `priority` does.

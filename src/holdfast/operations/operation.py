@@ -227,7 +227,7 @@ class Operation:
         self.mcp = mcp
         """The tool, such as `retry_job`; None where agents have none."""
         self.errors = errors
-        """What it raises beyond what every operation may raise."""
+        """The errors that it raises, beyond those that every operation may raise."""
         self.outside = outside
         """It talks to another program, which may take long."""
         self.undo = undo

@@ -44,8 +44,8 @@ class Deadline:
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     def retry(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
-        """Call `act` with its time limit, and again while another writer blocks it and time is
-        left. Raises the last LockTimeout when the time is over, or `stop_fd` has become readable.
+        """Call `act` with its time limit, and repeat it while another writer blocks it and time is
+        left. Raises the last LockTimeout when the time is over or `stop_fd` is readable.
         """
         limit_s = min(self.transaction_s(), _FIRST_S)
         longest_s = TRANSACT_TIMEOUT_S if stop_fd is None else _FIRST_S
@@ -59,7 +59,7 @@ class Deadline:
                 if self.passed() or error.fields.get("outcome") != "none":
                     raise
                 if not logged:
-                    # Nothing else shows this wait.
+                    # The caller is not in a queue yet, so no command shows this wait.
                     warn("still waiting: %s", error.message)
                     logged = True
             left_s = self.left_s()

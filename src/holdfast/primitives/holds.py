@@ -12,7 +12,7 @@ for observers that cannot see the process, as on another machine.
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from holdfast.kernel.holder import (
     THIS_PROCESS,
     Holder,
     Liveness,
+    ProbedLiveness,
     Processes,
     ThisProcess,
     check_holder,
@@ -61,12 +62,9 @@ HOLDS = Space("holds", HeldSubject)
 
 H = TypeVar("H", bound=Hold)
 
-Verdicts = Mapping[Holder, Liveness]
-"""The liveness of processes, probed before the transaction that decides by it."""
-
 
 def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
-    """The holders with one more. One that holds already keeps its place."""
+    """The holders with one more. A holder that is already there keeps its place."""
     if any(other.by == hold.by for other in holds):
         return tuple(hold if other.by == hold.by else other for other in holds)
     return (*holds, hold)
@@ -78,19 +76,19 @@ def dropped(holds: tuple[H, ...], by: str) -> tuple[H, ...]:
 
 
 def living(
-    holds: tuple[H, ...], verdicts: Verdicts, now: datetime, steady: SteadyClock
+    holds: tuple[H, ...], probed: ProbedLiveness, now: datetime, steady: SteadyClock
 ) -> tuple[H, ...]:
     """The holders that nobody may reclaim. A process that was not probed counts as alive."""
 
     def liveness(hold: H) -> Liveness:
         if hold.process is None:
             return Liveness.UNKNOWN
-        return verdicts.get(hold.process, Liveness.ALIVE)
+        return probed.get(hold.process, Liveness.ALIVE)
 
     return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, liveness(hold), now))
 
 
-def verdicts_on(
+def probe_all(
     holds: Iterable[Hold], processes: Processes, *, embedded: bool
 ) -> dict[Holder, Liveness]:
     """Probe the processes of some holders. Does I/O, so it is for outside of transactions."""
@@ -165,7 +163,7 @@ class Holds:
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
-        """Release a subject, and return how many hold it still. Raises NotFound."""
+        """Release a subject, and return how many still hold it. Raises NotFound."""
         check_label(subject, "subject")
         check_label(by, "holder")
         self._renewer.begin_process()
@@ -200,16 +198,14 @@ class Holds:
         if row is None:
             return ()
         holds = row.record.holds
-        return living(holds, self._verdicts_on(holds), self._store.now(), self._clock)
+        return living(holds, self._probe_all(holds), self._store.now(), self._clock)
 
     def subjects(self) -> dict[str, int]:
         """Every held subject, with its count. Damaged records are left out."""
         rows = self._rows()
-        verdicts = self._verdicts_on([hold for row in rows for hold in row.record.holds])
+        probed = self._probe_all([hold for row in rows for hold in row.record.holds])
         now = self._store.now()
-        counts = {
-            row.key: len(living(row.record.holds, verdicts, now, self._clock)) for row in rows
-        }
+        counts = {row.key: len(living(row.record.holds, probed, now, self._clock)) for row in rows}
         return {subject: count for subject, count in counts.items() if count}
 
     def sweep(self) -> int:
@@ -224,12 +220,12 @@ class Holds:
         """Change a subject's holders, and remove and count those that are gone."""
         self._clock.compare()
         row = self._store.get(HOLDS, subject)
-        verdicts = {} if row is None else self._verdicts_on(row.record.holds)
+        probed = {} if row is None else self._probe_all(row.record.holds)
 
         def change(tx: Tx) -> tuple[int, int]:
             row = tx.get(HOLDS, subject)
             before = () if row is None else row.record.holds
-            rest = living(before, verdicts, tx.now, self._clock)
+            rest = living(before, probed, tx.now, self._clock)
             left = {hold.by for hold in rest}
             for gone in before:
                 if gone.by not in left:
@@ -250,8 +246,8 @@ class Holds:
     def _rows(self) -> list[Row[HeldSubject]]:
         return self._store.read(lambda tx: tx.range(HOLDS, damaged=[]), scope=[HOLDS])
 
-    def _verdicts_on(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
-        return verdicts_on(holds, self._processes, embedded=self._store.embedded)
+    def _probe_all(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
+        return probe_all(holds, self._processes, embedded=self._store.embedded)
 
 
 def _check_room(subject: str, holds: tuple[Hold, ...]) -> None:

@@ -49,7 +49,8 @@ class Journal:
         revision = tx.append(
             actor=self.actor, kind=kind, subject=subject, data=redacted(data or {})
         )
-        # By a checksum: plain counts start again with each era, and namespaces share them.
+        # A checksum picks the revisions that trim: plain counts start again with each era, and
+        # namespaces share them.
         if crc32(b"%d" % revision) % JOURNAL_TRIM_EVERY == 0:
             self.trim(tx)
         return revision
@@ -62,7 +63,7 @@ class Journal:
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
-        before = retention_limit(self, tx, age_s, asked=keep_s is not None)
+        before = retention_limit(self, tx, age_s, age_given=keep_s is not None)
         return tx.trim(keep=keep, before=before, least=JOURNAL_KEEP_LEAST if keep_s is None else 1)
 
     def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
@@ -125,9 +126,9 @@ class Journal:
         )
 
 
-def retention_limit(journal: Journal, tx: Tx, age_s: float, *, asked: bool = False) -> datetime:
+def retention_limit(journal: Journal, tx: Tx, age_s: float, *, age_given: bool = False) -> datetime:
     """The instant before which records are removed for their age."""
-    now = steady_clock(journal._store).for_retention(tx.now, asked=asked)
+    now = steady_clock(journal._store).for_retention(tx.now, age_given=age_given)
     return clock.BEGINNING if now is None else clock.ago(now, age_s)
 
 

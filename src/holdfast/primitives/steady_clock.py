@@ -116,12 +116,12 @@ class SteadyClock:
         """
         return self._without(now, after_s, since) or now
 
-    def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:
+    def for_retention(self, now: datetime, *, age_given: bool = False) -> datetime | None:
         """The time by which something is removed for its age; None before the first comparison.
-        After a long silence the clock may be wrong, unless the caller `asked` for an age.
+        After a long silence the clock may be wrong, unless `age_given`: the caller named the age.
         """
         without, seen = self._without(now, RETENTION_JUMP_IGNORED_S, None), self._seen
-        if without is None or seen is None or asked:
+        if without is None or seen is None or age_given:
             return without
         doubted = self._store.monotonic().seconds - seen.doubted_s < RETENTION_JUMP_IGNORED_S
         return ago(without, seen.doubt_s) if doubted else without

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
-from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
+from holdfast.kernel.holder import Holder, Liveness, Place, ProcessStat, Survivor
 from holdfast.processes.trees import Trees
 from holdfast.system.access import LACKING, PRIVATE, unusable
 
@@ -93,7 +93,7 @@ class Procfs:
     def boot_lives(self, boot_id: str) -> bool:
         return any(in_use(boot_id) for in_use in self._boots)
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         if not 0 < pid <= _PID_MAX:
             return None
         view = self._view()
@@ -101,11 +101,11 @@ class Procfs:
             fields = self._stat(pid, view)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # A /proc mounted with hidepid shows no processes of other users.
-            return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
+            return ProcessStat(start_ticks=None, zombie=False) if _exists(pid) else None
         # The first thread's state is shown as the process's. The others may go on without it, and
         # a killed process has its files and locks until its last thread is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
-        return Sighting(
+        return ProcessStat(
             start_ticks=int(fields[19]) - view.shift_ticks,
             zombie=ended,
             stopped=fields[0] in _STOPPED_STATES,

@@ -31,7 +31,7 @@ _RETRY_LISTEN_S = 0.5
 _log = logging.getLogger("holdfast.jobs")
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """The verdict on an attempt. `status` is None where the worker has none to give: it was
     stopped, or the job was taken away from it (`lost`).
     """
@@ -58,7 +58,7 @@ class Attempt:
         tree: SharedTree | None,
         registry_dir: Path | None,
         on_progress: Callable[[], object],
-        on_timeout: Callable[[Outcome], object],
+        on_timeout: Callable[[AttemptOutcome], object],
     ) -> None:
         self._hf = hf
         self._job = job
@@ -73,7 +73,7 @@ class Attempt:
         self._last_line = ""
         self._published_line = ""
 
-    def run(self) -> Outcome:
+    def run(self) -> AttemptOutcome:
         """Do the task, check the expected artifacts, and run the validation."""
         task = self._request.task
         if isinstance(task, tuple):
@@ -90,7 +90,7 @@ class Attempt:
         ]
         if missing:
             words = f"expected and not there: {', '.join(missing)}"[:RESULT_CHARS_MAX]
-            return Outcome(JobStatus.ERROR, words, "artifacts_missing")
+            return AttemptOutcome(JobStatus.ERROR, words, "artifacts_missing")
         if self._request.validate is not None:
             self._last_line = ""
             valid = self._run_command(self._request.validate, b"", "the validation")
@@ -99,7 +99,7 @@ class Attempt:
                 return valid._replace(code="not_valid") if failed else valid
         return ran
 
-    def _run_handler(self, handler: Handler) -> Outcome:
+    def _run_handler(self, handler: Handler) -> AttemptOutcome:
         over_fd = os.eventfd(0, os.EFD_CLOEXEC)
         watcher = threading.Thread(
             target=self._watch_handler, args=(over_fd,), name="holdfast-heartbeat", daemon=True
@@ -109,25 +109,25 @@ class Attempt:
             result = handler(self._job)
         except Exception as error:  # noqa: BLE001 - the job ends in error, whatever it is
             if isinstance(error, Lost) and error.fields.get("job_id") == self._job.job_id:
-                return Outcome(None, error.message, lost=True)
+                return AttemptOutcome(None, error.message, lost=True)
             _log.warning("handler failed job=%s", self._job.job_id, exc_info=True)
             words = f"{type(error).__name__}: {error}"
-            return Outcome(JobStatus.ERROR, _encodable(words), "handler_failed")
+            return AttemptOutcome(JobStatus.ERROR, _encodable(words), "handler_failed")
         finally:
             os.eventfd_write(over_fd, 1)
             watcher.join()
             os.close(over_fd)
         if result is None or isinstance(result, str):
-            return Outcome(JobStatus.COMPLETED, _encodable(result or ""))
+            return AttemptOutcome(JobStatus.COMPLETED, _encodable(result or ""))
         words = f"the handler returned a {type(result).__name__}: return text or None"
-        return Outcome(JobStatus.ERROR, words, "handler_failed")
+        return AttemptOutcome(JobStatus.ERROR, words, "handler_failed")
 
     def _watch_handler(self, over_fd: int) -> None:
         early = self._watch(lambda: bool(readable([over_fd], 0)), [over_fd])
         if early is not None and not early.lost:
             self._on_timeout(early)
 
-    def _run_command(self, words: tuple[str, ...], stdin: bytes, what: str) -> Outcome:
+    def _run_command(self, words: tuple[str, ...], stdin: bytes, what: str) -> AttemptOutcome:
         tree, token = self._tree, self._job.token or 0
         try:
             command = PipedCommand(
@@ -142,13 +142,13 @@ class Attempt:
                 within=tree,
             )
         except Unavailable as error:
-            return Outcome(JobStatus.ERROR, error.message, "not_started")
-        early: Outcome | None = None
+            return AttemptOutcome(JobStatus.ERROR, error.message, "not_started")
+        early: AttemptOutcome | None = None
         try:
             early = self._watch(command.over, [command.fd, self._stop_fd])
             if early is None and command.unguarded:
                 killed = f"the guardian of {what} was killed: {what} was ended"
-                early = Outcome(JobStatus.ERROR, killed, "command_failed")
+                early = AttemptOutcome(JobStatus.ERROR, killed, "command_failed")
         finally:
             # No process of an attempt may live when its verdict is given. A job that is taken away
             # meanwhile is noticed when the verdict is refused.
@@ -159,17 +159,17 @@ class Attempt:
         try:
             code = command.close()
         except (NotFound, Unavailable) as error:
-            return early or Outcome(JobStatus.ERROR, error.message, "not_started")
+            return early or AttemptOutcome(JobStatus.ERROR, error.message, "not_started")
         if early is not None:
             return early
         said = self._last_line[:RESULT_CHARS_MAX]
         if code == 0:
-            return Outcome(JobStatus.COMPLETED, said)
+            return AttemptOutcome(JobStatus.COMPLETED, said)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         words_ = f"{what} {how}" + (f": {said}" if said else "")
-        return Outcome(JobStatus.ERROR, words_, "command_failed")
+        return AttemptOutcome(JobStatus.ERROR, words_, "command_failed")
 
-    def _watch(self, over: Callable[[], bool], fds: Sequence[int]) -> Outcome | None:
+    def _watch(self, over: Callable[[], bool], fds: Sequence[int]) -> AttemptOutcome | None:
         """Sleep until the task is over, with heartbeats in between. Return what ends the attempt
         early, or None. `fds` become readable when there is news of the task, or a stop.
         """
@@ -186,18 +186,18 @@ class Attempt:
                 now_s = time.monotonic()
                 if now_s >= self._end_s:
                     words = f"it took longer than {self._job.timeout_sec:g} s"
-                    return Outcome(JobStatus.ERROR, words, TIMED_OUT)
+                    return AttemptOutcome(JobStatus.ERROR, words, TIMED_OUT)
                 left_s = min(beat_s, self._end_s) - now_s
                 if listener is None:
                     woken = Woken(False, frozenset(readable(fds, min(left_s, _RETRY_LISTEN_S))))
                 else:
                     woken = listener.wait(left_s, also=fds)
                 if self._stop_fd in woken.ready:
-                    return Outcome(None, "the worker was stopped")
+                    return AttemptOutcome(None, "the worker was stopped")
                 if woken.notified or time.monotonic() >= beat_s:
                     beat_s = time.monotonic() + self._every_s
                     if (lost := self._beat()) is not None:
-                        return Outcome(None, lost, lost=True)
+                        return AttemptOutcome(None, lost, lost=True)
         return None
 
     def _listen(self, stack: ExitStack) -> Listener | None:

@@ -71,8 +71,8 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
 
 
 def access_in(settings: Settings, store: Store) -> Access:
-    """Who may use new files beside a store: the users of the store or, where it has no files, those
-    whom the settings name.
+    """Who may use new files beside a store: the users of the store; for a store without files, the
+    users that the settings name.
     """
     return access_for(settings.group) if store.anchor is None else access_like(store.anchor)
 

@@ -20,7 +20,7 @@ from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
 from holdfast.kernel.errors import HoldfastError, Lost, Refused, Unavailable
 from holdfast.processes.trees import SharedTree
-from holdfast.runtime.attempt import Attempt, Outcome
+from holdfast.runtime.attempt import Attempt, AttemptOutcome
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.listener import readable
 
@@ -131,7 +131,7 @@ class Worker:
 
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
         """Make an attempt at a job and give its verdict; return the next job if one was picked."""
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         prompt = " ".join(job.prompt.split())
         if len(prompt) > _PROMPT_CHARS_SHOWN:
             prompt = prompt[: _PROMPT_CHARS_SHOWN - 1] + "…"
@@ -173,7 +173,7 @@ class Worker:
         }.get(outcome.status or JobStatus.PENDING, ("given_back", "was left"))
         self._tally["lost" if outcome.lost else kind] += 1
         why = f": {outcome.words}" if outcome.words else ""
-        self._say(f"job {job.job_id} {named} after {time.monotonic() - begun_s:.1f} s{why}")
+        self._say(f"job {job.job_id} {named} after {time.monotonic() - started_s:.1f} s{why}")
         self._hf.catch_up()
         return following
 
@@ -186,8 +186,8 @@ class Worker:
                 raise
 
     def _conclude(
-        self, job: Job, outcome: Outcome, *, pick_next: bool
-    ) -> tuple[Outcome, Job | None]:
+        self, job: Job, outcome: AttemptOutcome, *, pick_next: bool
+    ) -> tuple[AttemptOutcome, Job | None]:
         """Give the verdict and, in the same transaction, pick the next job. Return what counts in
         the end: the job may have ended before.
         """
@@ -203,9 +203,9 @@ class Worker:
                 lambda: next(tries, None) is not None,
             )
         except (Lost, Refused) as error:
-            return self._recorded(job, Outcome(None, error.message, lost=True)), None
+            return self._recorded(job, AttemptOutcome(None, error.message, lost=True)), None
 
-    def _recorded(self, job: Job, lost: Outcome) -> Outcome:
+    def _recorded(self, job: Job, lost: AttemptOutcome) -> AttemptOutcome:
         """The end of the attempt as the record has it, where the task reported it itself."""
         try:
             found = self._hf.jobs.peek(job.job_id)
@@ -214,9 +214,11 @@ class Worker:
         ends = (JobStatus.COMPLETED, JobStatus.ERROR)
         if found is None or found.attempt != job.attempt or found.status not in ends:
             return lost
-        return Outcome(found.status, found.result or found.error or "", found.error_code)
+        return AttemptOutcome(found.status, found.result or found.error or "", found.error_code)
 
-    def _give_verdict(self, job: Job, outcome: Outcome, *, pick_next: bool = False) -> Job | None:
+    def _give_verdict(
+        self, job: Job, outcome: AttemptOutcome, *, pick_next: bool = False
+    ) -> Job | None:
         completed = outcome.status is JobStatus.COMPLETED
         also = self._hf.job_events.with_step(
             EventKind.COMPLETED if completed else EventKind.ERROR,
@@ -242,7 +244,7 @@ class Worker:
         )
         return None
 
-    def _end_overdue(self, job: Job, outcome: Outcome) -> None:
+    def _end_overdue(self, job: Job, outcome: AttemptOutcome) -> None:
         # If the store is away, the next reaper ends the job.
         with suppress(HoldfastError):
             self._give_verdict(job, outcome)

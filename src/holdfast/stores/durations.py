@@ -70,10 +70,10 @@ def measured(store: Store) -> Times:
 def _timed(call: Callable[P, T], operation: str, times: Times) -> Callable[P, T]:
     @wraps(call)
     def timed(*args: P.args, **kwargs: P.kwargs) -> T:
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         try:
             return call(*args, **kwargs)
         finally:
-            times.add(operation, time.perf_counter() - begun_s)
+            times.add(operation, time.perf_counter() - started_s)
 
     return timed

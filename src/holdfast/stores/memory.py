@@ -86,8 +86,8 @@ class MemoryStore(EmbeddedStore):
         _stores.add(self)
 
     def after_fork(self) -> None:
-        """In a forked child: keep the committed state and make the gate anew. A thread that does
-        not exist here may have held it.
+        """In a forked child: keep the committed state and make a new gate. A thread that does not
+        exist here may have held it.
         """
         self._gate = owned_lock()
         self._board.after_fork()

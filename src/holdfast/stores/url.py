@@ -78,10 +78,10 @@ class StoreUrl:
         if self.embedded:
             return self.text
         try:
-            from holdfast.stores.postgres.address import Address
+            from holdfast.stores.postgres.address import DatabaseUrl
         except ImportError:
             return "PostgreSQL, whose driver is not installed"
-        return str(Address(self.text))
+        return str(DatabaseUrl(self.text))
 
     def relative_to(self, folder: Path) -> str:
         """The URL with a relative path made absolute from a folder."""
@@ -116,10 +116,10 @@ class StoreUrl:
             return self.kind
         if (path := self.real_path) is not None:
             return f"{self.kind}-{sha256(bytes(path)).hexdigest()[:12]}"
-        from holdfast.stores.postgres.address import Address
+        from holdfast.stores.postgres.address import DatabaseUrl
 
         # One folder for a database and all its users: the password is no part of this text.
-        return f"postgres-{sha256(str(Address(self.text)).encode()).hexdigest()[:12]}"
+        return f"postgres-{sha256(str(DatabaseUrl(self.text)).encode()).hexdigest()[:12]}"
 
     def _looks_like_a_path(self) -> bool:
         text = self.text

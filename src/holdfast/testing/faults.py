@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from holdfast.kernel import faults as points
 
-Action = Callable[[str], None]
+FaultAction = Callable[[str], None]
 
 _GATE_THREAD = "holdfast-gate"
 
@@ -40,7 +40,7 @@ def recorded(work: Callable[[], object]) -> list[str]:
 
 
 @contextmanager
-def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Iterator[None]:
+def armed(*, at: int, action: FaultAction, passing: FaultAction = lambda _: None) -> Iterator[None]:
     """Run the block, and call `action` at its point number `at`, counted from 0. `passing` is
     called at each point up to that one.
     """
@@ -59,7 +59,7 @@ def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Itera
 
 
 @contextmanager
-def at_point(name: str, action: Action) -> Iterator[None]:
+def at_point(name: str, action: FaultAction) -> Iterator[None]:
     """Run the block, and call `action` whenever it reaches the point of that name."""
 
     def act(point: str) -> None:
@@ -70,7 +70,7 @@ def at_point(name: str, action: Action) -> Iterator[None]:
         yield
 
 
-def _here(act: Action) -> Action:
+def _here(act: FaultAction) -> FaultAction:
     """The same action, for this thread and the gate thread alone."""
     me = threading.get_ident()
 
@@ -82,7 +82,7 @@ def _here(act: Action) -> Action:
 
 
 @contextmanager
-def _hooked(hook: Action) -> Iterator[None]:
+def _hooked(hook: FaultAction) -> Iterator[None]:
     before, points.hook = points.hook, hook
     try:
         yield

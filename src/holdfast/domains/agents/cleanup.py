@@ -85,7 +85,7 @@ def verdict(
     )
 
 
-class Cleanup:
+class CleanupRun:
     """One cleanup of a store. Raises InvalidValue for an impossible grace. See `Agents.cleanup`."""
 
     def __init__(

@@ -40,7 +40,7 @@ class Files(Protocol):
     def is_folder(self, path: str) -> bool: ...
 
 
-class Folders(Protocol):
+class AgentFolders(Protocol):
     """The folders that Holdfast makes for agents on this machine."""
 
     def remove(self, folder: str, agent_id: str, generation_id: str) -> None:
@@ -48,7 +48,7 @@ class Folders(Protocol):
         ...
 
 
-class Gateways(Protocol):
+class GatewayProbe(Protocol):
     """Gateways, probed over the network."""
 
     def liveness(self, gateway: GatewayAddress) -> Liveness:
@@ -62,6 +62,6 @@ class AgentPorts(NamedTuple):
     processes: Processes
     sessions: TmuxSessions
     files: Files
-    folders: Folders
-    gateways: Gateways
+    folders: AgentFolders
+    gateways: GatewayProbe
     embedded: bool = False

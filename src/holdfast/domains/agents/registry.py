@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.domains.agents import control, liveness, ownership, resolution
-from holdfast.domains.agents.cleanup import Cleanup, CleanupReport
+from holdfast.domains.agents.cleanup import CleanupReport, CleanupRun
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
@@ -390,7 +390,9 @@ class Agents:
         negative grace.
         """
         is_gone = partial(liveness.is_gone, ports=self._ports) if tmux_check else None
-        cleanup = Cleanup(self.store, self._journal, self._debris, grace_s=grace_s, is_gone=is_gone)
+        cleanup = CleanupRun(
+            self.store, self._journal, self._debris, grace_s=grace_s, is_gone=is_gone
+        )
         return cleanup.run(dry_run=dry_run, after_removal=self.clear_after)
 
     def clear_after(self, agent: Agent) -> None:

@@ -29,8 +29,8 @@ class Reason(enum.StrEnum):
 
 
 class Resolution(Plain, frozen=True, kw_only=True):
-    """The asked name or id and its record; or the reason why there is no live one, the same as a
-    sentence, and the ids that are concerned.
+    """The name or id that was looked up (`asked`) and its record; or the reason why there is no
+    live one, the same as a sentence, and the ids that are concerned.
     """
 
     asked: str

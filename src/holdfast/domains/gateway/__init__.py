@@ -14,7 +14,7 @@ from holdfast.domains.gateway.adapter import (
     AdapterSpec,
     Answer,
     Delivery,
-    Sighting,
+    Observation,
     Surface,
     spec_of_manifest,
 )
@@ -30,7 +30,7 @@ __all__ = [
     "DeliveryWorker",
     "Gateway",
     "GatewayStatus",
-    "Sighting",
+    "Observation",
     "Surface",
     "spec_of_manifest",
 ]

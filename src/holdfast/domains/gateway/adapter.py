@@ -30,7 +30,7 @@ class Surface(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Sighting(NamedTuple):
+class Observation(NamedTuple):
     """What an adapter sees of the agent. Without an `instance_id` the agent is not there, and
     `detail` says why; `reason` is a code, set when the agent's terminal is there without its
     process. With an instance, `detail` says what a prompt has to wait for.
@@ -72,7 +72,7 @@ class Adapter(Protocol):
         """The kind of adapter: tmux, command, cao_rest, houmao_server_rest or managed."""
         ...
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         """Look at the agent. An instance id names one incarnation of it for ever: what replaces it
         under the same name has another id.
 

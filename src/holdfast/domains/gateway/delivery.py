@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
 from holdfast.domains.gateway.gateway import Gateway
 from holdfast.domains.gateway.records import INTERRUPTED_BY_RESTART
 from holdfast.kernel import faults
@@ -26,7 +26,7 @@ from holdfast.kernel.limits import (
     GATEWAY_LEASE_S,
     GATEWAY_STOP_S,
 )
-from holdfast.primitives.queue import Request
+from holdfast.primitives.queue import QueueRequest
 from holdfast.primitives.queue.records import Receipt
 from holdfast.primitives.queue.transaction import express_topic_of, topic_of
 
@@ -52,7 +52,7 @@ class DeliveryWorker:
         self._inspect_every_s = inspect_every_s
         self._on_lost = on_lost
         self._terminal = threading.Lock()
-        self._current: Request | None = None
+        self._current: QueueRequest | None = None
         self._handed_over = False
         self._interrupted = False
         # The lanes (express or not) in which a claim may have been committed and not answered.
@@ -171,7 +171,7 @@ class DeliveryWorker:
             self._current = None
         return None
 
-    def _claim(self, *, express: bool) -> Request | None:
+    def _claim(self, *, express: bool) -> QueueRequest | None:
         try:
             return self._gateway.claim(express=express)
         except Unavailable:
@@ -186,7 +186,7 @@ class DeliveryWorker:
             self._gateway.put_back_unknown(express=express)
             self._unanswered.discard(express)
 
-    def _carry_out(self, request: Request) -> None:
+    def _carry_out(self, request: QueueRequest) -> None:
         with self._terminal:
             outcome = self._deliver(request)
         if isinstance(outcome, Delivery):
@@ -202,7 +202,7 @@ class DeliveryWorker:
         else:
             self._end(request, outcome, interrupted)
 
-    def _deliver(self, request: Request) -> Delivery | Answer | None:
+    def _deliver(self, request: QueueRequest) -> Delivery | Answer | None:
         """The delivery of a request, or how it failed; None when nothing was delivered and the
         request must wait, because it was not meant for the present instance or the store is away.
         """
@@ -236,10 +236,10 @@ class DeliveryWorker:
             self._gateway.delivered(request)
         return delivery
 
-    def _meant_for(self, request: Request, seen: Sighting) -> bool:
+    def _meant_for(self, request: QueueRequest, seen: Observation) -> bool:
         return seen.instance_id is not None and self._gateway.attachment.epoch == request.epoch
 
-    def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
+    def _end(self, request: QueueRequest, answer: Answer, interrupted: bool) -> None:
         faults.reach("gateway.end.before")
         result = result_of(answer, self._handed_over)
         code, detail = answer.code, _storable(answer.detail)
@@ -269,7 +269,7 @@ class DeliveryWorker:
             first = self._claim(express=True)
             if first is None:
                 return self._inspect_every_s
-            adjacent: list[Request] = []
+            adjacent: list[QueueRequest] = []
             # The interrupts that were claimed are sent even if the store goes away now.
             with contextlib.suppress(Unavailable):
                 adjacent.extend(iter(lambda: self._claim(express=True), None))
@@ -284,7 +284,7 @@ class DeliveryWorker:
                 self._persist(partial(self._gateway.complete, request, mine, Receipt.DELIVERED))
         return None
 
-    def _interrupt(self, request: Request) -> tuple[dict[str, Any], Answer | None]:
+    def _interrupt(self, request: QueueRequest) -> tuple[dict[str, Any], Answer | None]:
         current = self._current
         if (why := needless(request, current)) is not None:
             return {"disposition": "no_op", "detail": why}, None
@@ -309,7 +309,7 @@ class DeliveryWorker:
         self._interrupted = self._interrupted or (stopped and current is not None)
         return {"disposition": "accepted" if stopped else "no_op", **stopping}, None
 
-    def _fail(self, request: Request, code: str, detail: str, result: dict[str, Any]) -> None:
+    def _fail(self, request: QueueRequest, code: str, detail: str, result: dict[str, Any]) -> None:
         self._persist(partial(self._gateway.fail, request, code, detail, result))
 
     def _persist(self, write: Callable[[], object]) -> None:
@@ -334,7 +334,7 @@ class DeliveryWorker:
                 raise
 
 
-def needless(request: Request, current: Request | None) -> str | None:
+def needless(request: QueueRequest, current: QueueRequest | None) -> str | None:
     """Why an interrupt is not sent: the request that it was meant to stop has ended, or the running
     one came after it. None: it is sent.
     """

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.domains.gateway.adapter import Adapter, Sighting
+from holdfast.domains.gateway.adapter import Adapter, Observation
 from holdfast.domains.gateway.records import (
     ATTACHMENTS,
     INTERRUPTED_BY_RESTART,
@@ -36,7 +36,7 @@ from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Queue, Request
+from holdfast.primitives.queue import Queue, QueueRequest
 from holdfast.primitives.queue.queue import new_id
 from holdfast.primitives.queue.records import Receipt
 from holdfast.primitives.queue.transaction import QueueTransaction
@@ -44,7 +44,7 @@ from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
-_NOT_LOOKED = Sighting(None, detail="the gateway did not look at the agent yet")
+_NOT_LOOKED = Observation(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -86,7 +86,7 @@ class Gateway:
         """What is recorded of the agent, as far as this process knows."""
         self._unsure = False
 
-    def attach(self, owner: str | None = None) -> list[Request]:
+    def attach(self, owner: str | None = None) -> list[QueueRequest]:
         """Become the gateway that serves this agent. Fails the requests that another gateway left
         running, and returns them. `owner` is the agent that the queue belongs to, if known.
 
@@ -101,7 +101,7 @@ class Gateway:
         if before is not None:
             liveness = probe(before.process, self._processes, embedded=self.queue.store.embedded)
 
-        def body(tx: Tx, line: QueueTransaction) -> tuple[Attachment, list[Request]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[Attachment, list[QueueRequest]]:
             attachment = attachment_in(tx, self.agent)
             server = attachment.server
             # The probe counts only for the server that was probed.
@@ -167,7 +167,7 @@ class Gateway:
         """
         check_serving(self._recorded(), self.agent, self._token)
 
-    def look(self) -> Sighting:
+    def look(self) -> Observation:
         """Look at the agent, and record another instance than before. An adapter's errors are part
         of the result; only Held is raised, at the first look, when another gateway uses the same
         agent under another name.
@@ -175,7 +175,7 @@ class Gateway:
         with self._looking:
             return self._look()
 
-    def glance(self) -> Sighting:
+    def glance(self) -> Observation:
         """Look at the agent; while another look takes long, return the last result."""
         if not self._looking.acquire(timeout=GATEWAY_GLANCE_S):
             return self.seen
@@ -184,7 +184,9 @@ class Gateway:
         finally:
             self._looking.release()
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Request | errors.HoldfastError]:
+    def accept(
+        self, submissions: Sequence[Submission]
+    ) -> list[QueueRequest | errors.HoldfastError]:
         """Accept requests in one durable commit. Each gets its own result: Full, Blocked, Refused
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
@@ -192,9 +194,9 @@ class Gateway:
         seen = self.seen
         named = [(one, new_id()) for one in submissions]
 
-        def body(tx: Tx, line: QueueTransaction) -> list[Request | errors.HoldfastError]:
+        def body(tx: Tx, line: QueueTransaction) -> list[QueueRequest | errors.HoldfastError]:
             attachment = self._own(tx)
-            answers: list[Request | errors.HoldfastError] = []
+            answers: list[QueueRequest | errors.HoldfastError] = []
             for (draft, expected_epoch), request_id in named:
                 try:
                     # Before the admission check: a retry gets the answer of its first try, even if
@@ -213,10 +215,10 @@ class Gateway:
         faults.reach("gateway.accepted")
         return answers
 
-    def claim(self, *, express: bool = False) -> Request | None:
+    def claim(self, *, express: bool = False) -> QueueRequest | None:
         """Begin the next request; None when there is none, or while an operator must decide."""
 
-        def body(tx: Tx, line: QueueTransaction) -> tuple[Request | None, list[str]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[QueueRequest | None, list[str]]:
             attachment = self._own(tx)
             if attachment.reconciling:
                 return None, []
@@ -228,7 +230,7 @@ class Gateway:
             _log.warning("passed over agent=%s: %s", self.agent, message)
         return claimed
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: QueueRequest) -> None:
         """Undo a claim when nothing was delivered. If an operator decided about all waiting
         requests meanwhile, this one waits for a decision too.
         """
@@ -238,7 +240,7 @@ class Gateway:
         """Undo the claims whose commit was not answered: nobody works on them."""
         self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
-    def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
+    def _put_back(self, which: Callable[[QueueTransaction], list[QueueRequest]]) -> None:
         def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
@@ -251,20 +253,22 @@ class Gateway:
         with self._looking:
             self.attachment = self._change(body)
 
-    def delivered(self, request: Request) -> None:
+    def delivered(self, request: QueueRequest) -> None:
         """Record that a request was delivered. Not durable by itself: a loss makes only a later
         report less exact.
         """
         key, token = request.request_id, request.token or 0
         self._change(lambda _, line: line.deliver(key, token), durable=False)
 
-    def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
+    def complete(
+        self, request: QueueRequest, result: Mapping[str, Any], receipt: Receipt
+    ) -> QueueRequest:
         key, token = request.request_id, request.token or 0
         return self._change(lambda _, line: line.complete(key, token, result, receipt=receipt))
 
     def fail(
-        self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
-    ) -> Request:
+        self, request: QueueRequest, code: str, detail: str, result: Mapping[str, Any] | None = None
+    ) -> QueueRequest:
         key, token = request.request_id, request.token or 0
         return self._change(
             lambda _, line: line.fail(key, token, code=code, detail=detail, result=result)
@@ -305,12 +309,12 @@ class Gateway:
 
         return self._decide(body)
 
-    def cancel(self, request_id: str) -> Request:
+    def cancel(self, request_id: str) -> QueueRequest:
         """End a waiting request; see `Queue.cancel`. When no request is left to decide about,
         admission opens.
         """
 
-        def body(tx: Tx, line: QueueTransaction) -> Request:
+        def body(tx: Tx, line: QueueTransaction) -> QueueRequest:
             ended = line.cancel(request_id)
             attachment = self._own(tx)
             if attachment.reconciling and not line.head.accepted:
@@ -346,7 +350,7 @@ class Gateway:
     def _own(self, tx: Tx) -> Attachment:
         return check_serving(attachment_in(tx, self.agent), self.agent, self._token)
 
-    def _look(self) -> Sighting:
+    def _look(self) -> Observation:
         if self._unsure:
             self.attachment = self._recorded()
             self._unsure = False
@@ -364,17 +368,17 @@ class Gateway:
             self.on_change()
         return seen
 
-    def _inspect(self) -> Sighting:
+    def _inspect(self) -> Observation:
         try:
             return self.adapter.inspect()
         except errors.HoldfastError as error:
             if isinstance(error, errors.Held) and self.seen is _NOT_LOOKED:
                 raise
-            return Sighting(None, detail=error.message)
+            return Observation(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
             why = f"the agent cannot be inspected: {type(error).__name__}: {error}"
-            return Sighting(None, detail=why)
+            return Observation(None, detail=why)
 
     def _rebind(self, instance_id: str) -> Attachment:
         """Record the instance that was seen; any but the first one begins a new epoch."""

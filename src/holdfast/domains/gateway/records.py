@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.domains.gateway.adapter import Sighting
+from holdfast.domains.gateway.adapter import Observation
 from holdfast.kernel.codec import Plain, Record, Value
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
@@ -99,7 +99,7 @@ class GatewayStatus(Value, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def admission_of(attachment: Attachment, seen: Sighting) -> Admission:
+def admission_of(attachment: Attachment, seen: Observation) -> Admission:
     """May requests be accepted? Reconciliation is named first: waiting for the agent would not end
     it.
     """
@@ -112,7 +112,7 @@ def status_of(
     agent: str,
     backend: str,
     attachment: Attachment,
-    seen: Sighting,
+    seen: Observation,
     head: Head,
     served_at: tuple[str, int] | None,
 ) -> GatewayStatus:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.domains.gateway.adapter import Sighting
+from holdfast.domains.gateway.adapter import Observation
 from holdfast.domains.gateway.records import Attachment, Server, admission_of
 from holdfast.kernel import errors
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
@@ -103,7 +103,7 @@ def check_prompt(prompt: str) -> None:
 
 
 def check_admission(
-    agent: str, attachment: Attachment, seen: Sighting, expected_epoch: int | None
+    agent: str, attachment: Attachment, seen: Observation, expected_epoch: int | None
 ) -> None:
     """Refuse a request that cannot be accepted now. Raises Blocked, UpstreamUnavailable, or Refused
     for another epoch.
@@ -129,7 +129,7 @@ def check_admission(
         )
 
 
-def away(agent: str, seen: Sighting, **fields: str) -> errors.UpstreamUnavailable:
+def away(agent: str, seen: Observation, **fields: str) -> errors.UpstreamUnavailable:
     """The error for an absent agent: AgentGone when its terminal is there without its process."""
     if seen.reason:
         return errors.AgentGone(
@@ -170,7 +170,7 @@ def choose_stale(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
         if request_id not in stale:
             raise errors.NotFound(
                 f"request {request_id[:60]} does not wait for a decision: only requests of earlier "
-                "epochs that were not begun do",
+                "epochs that have not started do",
                 request_id=request_id[:128],
             )
     return [request_id for request_id in stale if request_id in set(chosen)]

@@ -44,7 +44,7 @@ class HasOldTrees(NamedTuple):
     job: Job
 
 
-Begun = Job | NoRoom | HasOldTrees
+PickStep = Job | NoRoom | HasOldTrees
 
 
 class UnconfirmedClaims:
@@ -179,35 +179,35 @@ class Picker:
         skipped: set[str] = set()
         gone: set[str] = set()
 
-        def body(tx: Tx) -> Begun | None:
+        def body(tx: Tx) -> PickStep | None:
             damaged.clear()
             row = tx.take_first(JOBS, "turn", (agent_session,), but_for=skipped, damaged=damaged)
             return None if row is None else self.begin(tx, row.record, holder, gone)
 
         while True:
-            begun = self.claims.claim(body, claimed, scope=JOBS_ALONE, timeout_s=timeout_s)
-            if isinstance(begun, NoRoom):
-                skipped.add(begun.job.job_id)
-                self._end_without_room(begun.job)
-            elif isinstance(begun, HasOldTrees):
-                if living := self._leftovers.end_old(begun.job):
-                    skipped.add(begun.job.job_id)
+            step = self.claims.claim(body, claimed, scope=JOBS_ALONE, timeout_s=timeout_s)
+            if isinstance(step, NoRoom):
+                skipped.add(step.job.job_id)
+                self._end_without_room(step.job)
+            elif isinstance(step, HasOldTrees):
+                if living := self._leftovers.end_old(step.job):
+                    skipped.add(step.job.job_id)
                     old += living
                 else:
-                    gone.update(tree.id for tree in self._leftovers.old_trees(begun.job))
+                    gone.update(tree.id for tree in self._leftovers.old_trees(step.job))
             else:
                 self.warn_of(damaged)
-                return begun
+                return step
 
     def begin(
         self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()
-    ) -> Begun:
+    ) -> PickStep:
         """Claim a job, inside a transaction. Changes nothing if its record has no room, or if
         processes of a past attempt may live. The trees in `gone` are known to have ended.
         """
         if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
             return HasOldTrees(pending)
-        job = transitions.begun(pending, tx.now, tx.revision, holder, self._lease_s)
+        job = transitions.started(pending, tx.now, tx.revision, holder, self._lease_s)
         try:
             return transitions.write(tx, self._journal, pending, job)
         except InvalidValue:
@@ -236,5 +236,5 @@ class Picker:
         self._warn(f"skipped space=jobs key={pending.job_id}: {no_room(pending)}")
 
 
-def claimed(begun: Begun | None) -> Job | None:
-    return begun if isinstance(begun, Job) else None
+def claimed(step: PickStep | None) -> Job | None:
+    return step if isinstance(step, Job) else None

@@ -320,9 +320,9 @@ class Reaper:
                 return _after_death(job, now, f"{why} from here")
         # A time limit may be long, and nothing renews it: so a jump of the clock is left out for
         # longer here than for a lease.
-        begun = job.started_at or job.updated_at
-        limit_now = without_jump(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
-        if (limit_now - begun).total_seconds() > job.timeout_sec:
+        started = job.started_at or job.updated_at
+        limit_now = without_jump(now, since=started, after_s=RETENTION_JUMP_IGNORED_S)
+        if (limit_now - started).total_seconds() > job.timeout_sec:
             return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
         due = due_at(job)
         if due is None or without_jump(now, since=sign) <= due:

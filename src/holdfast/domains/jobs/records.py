@@ -239,8 +239,8 @@ def moment(at: datetime) -> Parts:
 
 def last_sign(job: Job) -> datetime:
     """When its worker last gave a sign of life: its start, an event or a heartbeat."""
-    begun, sign = job.started_at or job.updated_at, job.last_event_at
-    return begun if sign is None or sign < begun else sign
+    started, sign = job.started_at or job.updated_at, job.last_event_at
+    return started if sign is None or sign < started else sign
 
 
 def ended_group(status: JobStatus, *, adopted: bool) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.domains.jobs import transitions
 from holdfast.domains.jobs.leftovers import Leftovers
-from holdfast.domains.jobs.picker import JOBS_ALONE, Begun, Picker, claimed
+from holdfast.domains.jobs.picker import JOBS_ALONE, Picker, PickStep, claimed
 from holdfast.domains.jobs.reaper import Reaper
 from holdfast.domains.jobs.records import (
     ATTEMPTS_MAX,
@@ -290,7 +290,7 @@ class Jobs:
         self._reaper.sweep_if_due()
         damaged: Damage = []
 
-        def body(tx: Tx) -> tuple[Job, Begun | None] | transitions.LateRefusal:
+        def body(tx: Tx) -> tuple[Job, PickStep | None] | transitions.LateRefusal:
             damaged.clear()
             job = transitions.existing(tx, job_id)
             late = transitions.check_verdict(tx, self._journal, job, token, verdict)
@@ -312,13 +312,13 @@ class Jobs:
         self._picker.warn_of(damaged)
         if isinstance(finished, transitions.LateRefusal):
             raise finished.error
-        done, begun = finished
-        if begun is not None and claimed(begun) is None:
+        done, step = finished
+        if step is not None and claimed(step) is None:
             # The job has ended, and the caller must learn that even if the store is away from here.
             with contextlib.suppress(Unavailable):
                 queue = agent_session or done.agent_session
                 return Finished(done, self._picker.pick(queue, holder, []))
-        return Finished(done, claimed(begun))
+        return Finished(done, claimed(step))
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
         """End a pending or running job as cancelled; a worker that has it is fenced from then on. A
@@ -618,7 +618,7 @@ class Jobs:
         self.warn(text)
 
 
-def _picked(finished: tuple[Job, Begun | None] | transitions.LateRefusal) -> Job | None:
+def _picked(finished: tuple[Job, PickStep | None] | transitions.LateRefusal) -> Job | None:
     return None if isinstance(finished, transitions.LateRefusal) else claimed(finished[1])
 
 

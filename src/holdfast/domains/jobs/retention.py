@@ -50,7 +50,7 @@ def prune(
 
     def oldest(tx: ReadTx) -> list[Job]:
         number = sum(tx.count(JOBS, "ended", (group,)) for group in groups)
-        now = steady_clock(store).for_retention(tx.now, asked=not keep_least)
+        now = steady_clock(store).for_retention(tx.now, age_given=not keep_least)
 
         def is_old(job: Job) -> bool:
             return now is not None and (job.finished_at or job.updated_at) < ago(now, keep_s)

@@ -117,7 +117,7 @@ def write(
     return after
 
 
-def begun(
+def started(
     job: Job, now: datetime, token: int, holder: Holder | None = None, lease_s: float | None = None
 ) -> Job:
     """The job as a new attempt. Only a claim with a process has a lease."""
@@ -211,7 +211,7 @@ def moved(job: Job, verdict: Verdict, *, now: datetime, token: int, by_operator:
     status, _, error, error_code = verdict
     check_step(job, status)
     if status is JobStatus.RUNNING:
-        return begun(job, now, token)
+        return started(job, now, token)
     if status is JobStatus.PENDING:
         outcome = error_code or ("requeued" if by_operator else "given_back")
         back = put_back(job, now, outcome=outcome, error=error, taken_away=by_operator)

@@ -99,13 +99,13 @@ class Hosts:
         """Remove a host, with its leases if forced; return whether it was there, and the runs
         whose leases were ended. Raises RegistryHeld, naming the holders.
         """
-        verdicts = self._leases.probe([check_id(name, "host name")])
+        probed = self._leases.probe([check_id(name, "host name")])
 
         def body(tx: Tx) -> tuple[bool, tuple[str, ...]]:
             there = tx.get(HOSTS, name) is not None
             if not there and not force:
                 return False, ()
-            holders = self._leases.holders(tx, name, verdicts)
+            holders = self._leases.holders(tx, name, probed)
             if holders and not force:
                 raise RegistryHeld(
                     f"host {name} is leased by {', '.join(holders)}: release these leases first, "

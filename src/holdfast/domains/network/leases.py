@@ -13,17 +13,18 @@ from holdfast.domains.network.records import (
     HostLeases,
     NeighborLeases,
     RunLease,
-    lease_begun,
     lease_within,
+    new_lease,
 )
 from holdfast.domains.network.wire import HOSTS, lease_document
 from holdfast.kernel import clock
 from holdfast.kernel.errors import InvalidValue, RegistryError, RegistryNotFound
+from holdfast.kernel.holder import ProbedLiveness
 from holdfast.kernel.limits import LEASES_PER_HOST_MAX
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, Row, Tx
-from holdfast.primitives.holds import HoldRenewer, Verdicts, dropped, living, taken, verdicts_on
+from holdfast.primitives.holds import HoldRenewer, dropped, living, probe_all, taken
 from holdfast.primitives.steady_clock import steady_clock
 
 Info = dict[str, Any]
@@ -82,8 +83,8 @@ def no_such_host(name: str) -> RegistryNotFound:
 class LeaseTable:
     """The leases of one space, one record a key. `kind` begins the names of its journal entries.
 
-    Processes are probed before a transaction, because that does I/O. Each change of a record also
-    removes the leases of that record which have ended.
+    Processes are probed before a transaction. Each change of a record also removes its ended
+    leases.
     """
 
     def __init__(
@@ -104,16 +105,16 @@ class LeaseTable:
         self._renewer = renewer
         self._scope = [*also, space]
 
-    def probe(self, keys: Iterable[str]) -> Verdicts:
+    def probe(self, keys: Iterable[str]) -> ProbedLiveness:
         """Probe the processes that have leases on these keys."""
         self._clock.compare()
         return self._probe(
             row for key in keys if (row := self._store.get(self._space, key)) is not None
         )
 
-    def _probe(self, rows: Iterable[Row[Any]]) -> Verdicts:
+    def _probe(self, rows: Iterable[Row[Any]]) -> ProbedLiveness:
         found = [lease for row in rows for lease in row.record.leases]
-        return verdicts_on(found, self._context.processes, embedded=self._store.embedded)
+        return probe_all(found, self._context.processes, embedded=self._store.embedded)
 
     def take(
         self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
@@ -128,7 +129,7 @@ class LeaseTable:
         ttl_s = self._context.settings.lease_ttl_s if ttl_s is None else ttl_s
         if not requests:
             return {}
-        verdicts = self.probe(dict.fromkeys(request.key for request in requests))
+        probed = self.probe(dict.fromkeys(request.key for request in requests))
 
         def body(tx: Tx) -> dict[str, int]:
             counts = {}
@@ -139,13 +140,13 @@ class LeaseTable:
                     lease_type = HostLease
                 lease = lease_type(
                     by=run_id,
-                    lease=lease_begun(tx.now, holder, ttl_s),
+                    lease=new_lease(tx.now, holder, ttl_s),
                     process=holder,
                     pid=None if holder is None else holder.pid,
                     allocated_at=tx.now.timestamp(),
                     **use,
                 )
-                record = self._swept(tx, key, verdicts) or new_record
+                record = self._swept(tx, key, probed) or new_record
                 counts[key] = self._add(tx, key, record, lease)
             return counts
 
@@ -177,14 +178,14 @@ class LeaseTable:
         """End a run's lease; return the count that is left, and whether the run had a lease. A run
         may drop its own lease though its process is dead.
         """
-        verdicts = self.probe([key])
+        probed = self.probe([key])
 
         def body(tx: Tx) -> tuple[int, bool]:
             row = tx.get(self._space, key)
             held = row is not None and any(lease.by == run_id for lease in row.record.leases)
             if held and row is not None:
                 self._write(tx, key, replace(row.record, leases=dropped(_leases(row), run_id)))
-            count = len(self.holders(tx, key, verdicts))
+            count = len(self.holders(tx, key, probed))
             if held:
                 self._log(tx, "dropped", key, run_id=run_id, count=count)
             return count, held
@@ -196,9 +197,9 @@ class LeaseTable:
     def stop_renewing(self, key: str, run_id: str) -> None:
         self._renewer.leave(self._space, key, run_id)
 
-    def holders(self, tx: Tx, key: str, verdicts: Verdicts) -> tuple[str, ...]:
+    def holders(self, tx: Tx, key: str, probed: ProbedLiveness) -> tuple[str, ...]:
         """The runs that hold a key, after the ended leases were removed."""
-        record = self._swept(tx, key, verdicts)
+        record = self._swept(tx, key, probed)
         return () if record is None else tuple(lease.by for lease in record.leases)
 
     def remove(self, tx: Tx, key: str) -> None:
@@ -218,7 +219,7 @@ class LeaseTable:
     def sweep(self) -> int:
         """Remove every lease that has ended; return how many. Skips damaged records."""
         self._clock.compare()
-        looked, verdicts = self._look(None, damaged=[])
+        looked, probed = self._look(None, damaged=[])
         due = [row.key for row, counting in looked if len(counting) < len(row.record.leases)]
 
         def body(tx: Tx) -> int:
@@ -226,7 +227,7 @@ class LeaseTable:
             for key in due:
                 row = tx.get(self._space, key)
                 before = 0 if row is None else len(row.record.leases)
-                swept += before - len(self.holders(tx, key, verdicts))
+                swept += before - len(self.holders(tx, key, probed))
             return swept
 
         return self._transact(body) if due else 0
@@ -251,8 +252,10 @@ class LeaseTable:
 
     def _look(
         self, key: str | None, damaged: Damage | None
-    ) -> tuple[list[tuple[Row[Any], tuple[RunLease, ...]]], Verdicts]:
-        """The records of one key, or all, each with the leases that count; and the verdicts."""
+    ) -> tuple[list[tuple[Row[Any], tuple[RunLease, ...]]], ProbedLiveness]:
+        """The records of one key, or all, each with the leases that count; and the liveness of
+        their processes.
+        """
         if key is not None:
             # One key alone: damaged records of others do not matter.
             row = self._store.get(self._space, key)
@@ -261,9 +264,9 @@ class LeaseTable:
             rows = self._store.read(
                 lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space]
             )
-        verdicts = self._probe(rows)
+        probed = self._probe(rows)
         now = self._store.now()
-        return [(row, self._living(_leases(row), verdicts, now)) for row in rows], verdicts
+        return [(row, self._living(_leases(row), probed, now)) for row in rows], probed
 
     def _limited(self, lease: RunLease) -> RunLease:
         """The lease with the end that `lease_ttl_s` gives it."""
@@ -271,20 +274,20 @@ class LeaseTable:
         return replace(lease, lease=lease_within(lease.lease, limit_s))
 
     def _living(
-        self, held: tuple[RunLease, ...], verdicts: Verdicts, now: datetime
+        self, held: tuple[RunLease, ...], probed: ProbedLiveness, now: datetime
     ) -> tuple[RunLease, ...]:
         """The leases that count, unchanged."""
         return tuple(
-            lease for lease in held if living((self._limited(lease),), verdicts, now, self._clock)
+            lease for lease in held if living((self._limited(lease),), probed, now, self._clock)
         )
 
-    def _swept(self, tx: Tx, key: str, verdicts: Verdicts) -> Leases | None:
+    def _swept(self, tx: Tx, key: str, probed: ProbedLiveness) -> Leases | None:
         """The record without its ended leases; None when no lease is left."""
         row = tx.get(self._space, key)
         if row is None:
             return None
         record: Leases = row.record
-        rest = self._living(_leases(row), verdicts, tx.now)
+        rest = self._living(_leases(row), probed, tx.now)
         if len(rest) == len(record.leases):
             return record
         left = {lease.by for lease in rest}

@@ -71,7 +71,7 @@ class NeighborLeases(Record, frozen=True, kw_only=True):
     more: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def lease_begun(now: datetime, process: Holder | None, ttl_s: float | None) -> Lease:
+def new_lease(now: datetime, process: Holder | None, ttl_s: float | None) -> Lease:
     """A lease from now on. It ends after its time to live, else with its process, else only by its
     release.
     """

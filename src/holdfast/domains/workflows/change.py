@@ -34,21 +34,20 @@ from holdfast.domains.workflows.wire import (
     WORKFLOWS,
     topic_of,
 )
-from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.holder import Liveness, ProbedLiveness
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import SteadyClock
 
-Verdicts = Mapping[Holder, Liveness]
-"""Processes that were probed before the transaction. A death is final, so it stays true."""
-
 ASKED_STATES = (Preempt.REQUESTED, Preempt.IGNORED)
 
 
-def has_ended(workflow: Workflow, verdicts: Verdicts, now: datetime, steady: SteadyClock) -> bool:
-    """Whether a workflow may be swept. A process without a verdict counts as alive."""
-    return steady.reclaimable(workflow.lease, verdicts.get(workflow.owner, Liveness.ALIVE), now)
+def has_ended(
+    workflow: Workflow, probed: ProbedLiveness, now: datetime, steady: SteadyClock
+) -> bool:
+    """Whether a workflow may be swept. A process that was not probed counts as alive."""
+    return steady.reclaimable(workflow.lease, probed.get(workflow.owner, Liveness.ALIVE), now)
 
 
 def workflows_in(tx: ReadTx, damaged: Damage) -> list[Workflow]:
@@ -94,7 +93,7 @@ class Change:
         self,
         tx: Tx,
         journal: Journal,
-        verdicts: Verdicts,
+        probed: ProbedLiveness,
         swap_lock: SwapLock,
         steady: SteadyClock,
         unseen: UnseenLoads,
@@ -113,14 +112,14 @@ class Change:
         self.marker = marker_in(tx)
         for workflow in list(self.workflows.values()):
             if (workflow.name, workflow.token) != spare and has_ended(
-                workflow, verdicts, tx.now, steady
+                workflow, probed, tx.now, steady
             ):
-                self._sweep(workflow, verdicts)
-        if self.marker is not None and _is_orphaned(self.marker, verdicts, swap_lock, unseen):
-            self._clear_orphan(self.marker, verdicts)
+                self._sweep(workflow, probed)
+        if self.marker is not None and _is_orphaned(self.marker, probed, swap_lock, unseen):
+            self._clear_orphan(self.marker, probed)
         # The process was dead before this transaction began, so it cannot complete its swap.
         self.abandoned = (
-            self.marker is not None and verdicts.get(self.marker.holder.leader) is Liveness.DEAD
+            self.marker is not None and probed.get(self.marker.holder.leader) is Liveness.DEAD
         )
         self.unseen = self.marker is not None and unseen.left_s(self.marker.token) is not None
 
@@ -146,8 +145,8 @@ class Change:
         data = {"recipe": workflow.recipe, "token": workflow.token}
         self.log("workflow.released", workflow.name, data)
 
-    def _sweep(self, workflow: Workflow, verdicts: Verdicts) -> None:
-        dead = verdicts.get(workflow.owner) is Liveness.DEAD
+    def _sweep(self, workflow: Workflow, probed: ProbedLiveness) -> None:
+        dead = probed.get(workflow.owner) is Liveness.DEAD
         if dead and workflow.preempt in ASKED_STATES:
             self._log_request(ports.YIELDED, workflow, how="its process ended")
         self._remove(workflow)
@@ -257,9 +256,9 @@ class Change:
         self._end_swap(marker)
         self._log_swap(kind, marker, why=why)
 
-    def _clear_orphan(self, marker: SwapMarker, verdicts: Verdicts) -> None:
+    def _clear_orphan(self, marker: SwapMarker, probed: ProbedLiveness) -> None:
         self.orphan = marker
-        dead = verdicts.get(marker.holder) is Liveness.DEAD
+        dead = probed.get(marker.holder) is Liveness.DEAD
         why = "its holder is dead" if dead else "its holder does not have the swap lock"
         # A program that does not report its progress may have begun to load.
         loading = marker.phase in (Phase.LOADING, None)
@@ -326,7 +325,7 @@ def _last_known(known: Loaded) -> str | None:
 
 
 def _is_orphaned(
-    marker: SwapMarker, verdicts: Verdicts, swap_lock: SwapLock, unseen: UnseenLoads
+    marker: SwapMarker, probed: ProbedLiveness, swap_lock: SwapLock, unseen: UnseenLoads
 ) -> bool:
     """Whether no swap and no load is behind a marker.
 
@@ -335,13 +334,13 @@ def _is_orphaned(
     them is seen alive. Where they cannot be seen, it stays until their guardian must have ended
     them.
     """
-    verdict = verdicts.get(marker.holder)
-    if verdict is Liveness.DEAD:
+    liveness = probed.get(marker.holder)
+    if liveness is Liveness.DEAD:
         return True
     held = swap_lock.is_held()
     if not marker.holder.tree:
         return not held
-    if held or verdict is not Liveness.UNKNOWN:
+    if held or liveness is not Liveness.UNKNOWN:
         unseen.forget()
         return False
     return unseen.note(marker.token) == 0

@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from holdfast.domains.workflows.change import (
     ASKED_STATES,
     Change,
-    Verdicts,
     has_ended,
     loaded_in,
     marker_in,
     workflows_in,
 )
-from holdfast.domains.workflows.ports import Mirror, Signals, SwapLock
+from holdfast.domains.workflows.ports import Signals, SwapLock, SwapLogMirror
 from holdfast.domains.workflows.records import (
     Loaded,
     OrphanLoad,
@@ -35,7 +34,7 @@ from holdfast.domains.workflows.records import (
 from holdfast.domains.workflows.wire import CHANGED, SCOPE, WORKFLOWS
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, Refused
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.holder import Holder, Liveness, ProbedLiveness, Processes, probe
 from holdfast.kernel.limits import SWAP_LOAD_GRACE_S, SWAP_WATCHED_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Damage, Listener, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -56,13 +55,13 @@ class WorkflowsSnapshot(NamedTuple):
     marker: SwapMarker | None
     loaded: Loaded
     now: datetime
-    verdicts: Verdicts
+    probed: ProbedLiveness
     damaged: Damage
     steady: SteadyClock
 
     def gone(self, workflow: Workflow) -> bool:
         """Whether a workflow has ended and may be swept."""
-        return has_ended(workflow, self.verdicts, self.now, self.steady)
+        return has_ended(workflow, self.probed, self.now, self.steady)
 
     def clean(self) -> bool:
         """Whether there is no workflow to sweep, and no marker to reconcile."""
@@ -88,7 +87,7 @@ class WorkflowsContext:
         processes: Processes,
         swap_lock: SwapLock,
         signals: Signals,
-        mirror: Mirror | None,
+        mirror: SwapLogMirror | None,
         within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
@@ -112,8 +111,8 @@ class WorkflowsContext:
         workflows, marker, loaded, now = self.store.read(body, scope=SCOPE, timeout_s=timeout_s)
         holders = [workflow.owner for workflow in workflows]
         holders += [] if marker is None else [marker.holder, marker.holder.leader]
-        verdicts = {holder: self.liveness(holder) for holder in set(holders)}
-        return WorkflowsSnapshot(workflows, marker, loaded, now, verdicts, damaged, self.steady)
+        probed = {holder: self.liveness(holder) for holder in set(holders)}
+        return WorkflowsSnapshot(workflows, marker, loaded, now, probed, damaged, self.steady)
 
     def settled(self, snapshot: WorkflowsSnapshot) -> bool:
         """Whether there is nothing to sweep or reconcile, and no signal that a killed swap left
@@ -144,7 +143,7 @@ class WorkflowsContext:
             change = Change(
                 tx,
                 self.journal,
-                snapshot.verdicts,
+                snapshot.probed,
                 self.swap_lock,
                 self.steady,
                 self._unseen,

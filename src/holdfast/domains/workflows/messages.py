@@ -52,7 +52,7 @@ def describe_loaded(loaded: Loaded) -> str:
 def describe_unknown(unknown: UnknownRecipe) -> str:
     load = f"the load of {unknown.recipe}" + (f" by {unknown.by}" if unknown.by else "")
     if unknown.ended_at is None:
-        words = f"{load}, begun at {_at(unknown.began_at)}, has not ended"
+        words = f"{load}, started at {_at(unknown.began_at)}, has not ended"
     else:
         words = f"{load} failed at {_at(unknown.ended_at)} ({unknown.why})"
     return words if unknown.before is None else f"{words}; before it, {unknown.before} was loaded"
@@ -150,7 +150,7 @@ def not_loaded(recipe: str, loaded: Loaded) -> errors.NotLoaded:
 def deadlock(
     waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]
 ) -> errors.DeadlockDetected:
-    """The error for a waiter whose own work is waited for by the swap that it would wait for."""
+    """The error for a waiter that would wait for a swap which waits for the waiter's own work."""
     cycle = (
         f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which "
         f"waits for {_named(own)}"

@@ -140,7 +140,7 @@ def event_of(entry: Entry) -> SwapEvent | None:
     )
 
 
-class Mirror(Protocol):
+class SwapLogMirror(Protocol):
     """A file with the swap log, for people and for programs that do not use Holdfast."""
 
     def catch_up(self) -> None:

@@ -126,14 +126,14 @@ class Registration:
         if before is not None and before.preempt_signal_path is not None:
             # A signal may be there already, and the owner knows the path.
             path = before.preempt_signal_path
-        asked: dict[str, Any] = {
+        changed: dict[str, Any] = {
             "recipe": terms.recipe,
             "ttl_seconds": terms.ttl_s,
             "preemptible": terms.preemptible,
             "preempt_signal_path": path,
         }
         if before is not None:
-            workflow = replace(before, **asked, last_renewed_at=max(now, before.last_renewed_at))
+            workflow = replace(before, **changed, last_renewed_at=max(now, before.last_renewed_at))
             change.put(workflow)
             if workflow.recipe != before.recipe:
                 # A swap to that recipe need not wait for it any more.
@@ -145,7 +145,7 @@ class Registration:
                 started_at=now,
                 last_renewed_at=now,
                 token=token,
-                **asked,
+                **changed,
             )
             change.add(workflow)
         return workflow

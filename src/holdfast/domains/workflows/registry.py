@@ -9,10 +9,10 @@ from holdfast.domains.workflows.change import ASKED_STATES, Change, loaded_in
 from holdfast.domains.workflows.context import WorkflowsContext, WorkflowsSnapshot
 from holdfast.domains.workflows.messages import fenced, no_such, swept
 from holdfast.domains.workflows.ports import (
-    Mirror,
     Signals,
     SwapEvent,
     SwapLock,
+    SwapLogMirror,
     event_of,
 )
 from holdfast.domains.workflows.records import (
@@ -85,7 +85,7 @@ class Workflows:
         *,
         swap_lock: SwapLock,
         signals: Signals,
-        mirror: Mirror | None = None,
+        mirror: SwapLogMirror | None = None,
         label: str = "",
         within: tuple[str, int] | None = None,
     ) -> None:
@@ -190,8 +190,8 @@ class Workflows:
     # --- requests to yield ---
 
     def request_preempt(self, name: str) -> Workflow:
-        """Ask a workflow to yield, as a swap does. Asking twice is asking once. Raises NotFound;
-        InvalidValue when it is not preemptible.
+        """Ask a workflow to yield, as a swap does. A second request changes nothing. Raises
+        NotFound; InvalidValue when it is not preemptible.
         """
         check_id(name, "workflow")
 

@@ -307,10 +307,10 @@ class Swap:
                 workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
             ):
                 change.ask(workflow)
-            asked = change.workflows[workflow.name]
-            may_ignore = asked.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
-            if late and may_ignore and asked.token not in self._late:
-                change.ignore(asked)
+            current = change.workflows[workflow.name]
+            may_ignore = current.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
+            if late and may_ignore and current.token not in self._late:
+                change.ignore(current)
         conflicts = self._conflicts(change, marker)
         if self._refusal(conflicts) is None:
             change.begin_wait(marker)

@@ -26,7 +26,7 @@ from holdfast.primitives.locks.answer import (
     FREE,
     TAKEN_AWAY,
     TIMED_OUT,
-    Answer,
+    AcquireAnswer,
     Deadlocked,
     Granted,
     NotGranted,
@@ -91,8 +91,8 @@ class Acquisition:
         self._shown_ahead: list[tuple[str, bool]] = []
 
     def acquire(self) -> Grant | None:
-        """The grant. After a timeout None, or if that is to be explained, LockTimeout. Raises
-        DeadlockDetected and LeaseLost.
+        """Return the grant. After a timeout return None, or raise LockTimeout if the caller wants
+        the reason. Raises DeadlockDetected and LeaseLost.
         """
         context, request = self._context, self._request
         self._begin()
@@ -111,8 +111,8 @@ class Acquisition:
                 context.keeper.add(grant)
                 return grant
         except BaseException as error:
-            # Whatever comes between the grant and its caller, Ctrl-C included: nobody would know
-            # of the grant.
+            # Withdraw the request after any exception, also Ctrl-C: its grant would never reach the
+            # caller.
             if grant is not None:
                 context.keeper.discard(grant)
             self._withdraw(later=isinstance(error, LockTimeout))
@@ -271,7 +271,7 @@ class Acquisition:
             if hold is not None and hold.process != draft.holder:
                 answer = self._transact(steps.transfer)
         if answer == NotGranted(TAKEN_AWAY):
-            # Of a set, perhaps only some names are gone.
+            # Of a set, only some names may be gone.
             self._withdraw()
         if self._waited:
             granted = isinstance(answer, Granted) and not draft.wait_only
@@ -279,7 +279,7 @@ class Acquisition:
         return answer
 
     def _answer_now(self) -> Granted | NotGranted:
-        """The answer for a request that does not wait. The dead are reaped all the same."""
+        """The answer for a request that does not wait. Dead holders are reaped first."""
         doubted: Sequence[Ahead] = ()
         while True:
             answer = self._transact(self._steps.grant_or_refuse)
@@ -290,15 +290,15 @@ class Acquisition:
             elif not (suspects := self._suspects(answer.ahead)):
                 return NotGranted(TIMED_OUT, answer.obstruction)
             elif not self._reap(suspects)[0] and answer.ahead == doubted:
-                # Twice in a row none of them could be reaped: by the store's clock they are not
-                # over. After the first time, one of them may just have ended by itself.
+                # By the store's clock the same holders still hold, for the second time. At the
+                # first look, a holder whose time was over may have released by itself.
                 return NotGranted(TIMED_OUT, answer.obstruction)
             else:
                 doubted = answer.ahead
 
     # --- sleeping in the queue
 
-    def _sleep(self, waiting: Waiting, listener: Listener) -> Answer:
+    def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
         with AheadWatch(waiting.ahead, context.processes, context.store) as watch:
@@ -324,7 +324,7 @@ class Acquisition:
 
     def _state(
         self, waiting: Waiting, listener: Listener, suspects: Sequence[Suspect] = ()
-    ) -> Answer:
+    ) -> AcquireAnswer:
         """The state of the wait, after the suspects are reaped. While the store does not answer, as
         a database that restarts, nothing has changed until the time limit passes.
         """
@@ -391,7 +391,7 @@ class Acquisition:
 
     def _reap(
         self, suspects: Sequence[Suspect], *, once: bool = False
-    ) -> tuple[list[Reaped], Answer]:
+    ) -> tuple[list[Reaped], AcquireAnswer]:
         reaped, state = self._transact(
             lambda transaction: (transaction.reap(suspects), self._steps.state(transaction.table)),
             once=once,
@@ -423,7 +423,7 @@ class Acquisition:
             self._context.withdraw(self._id, self._request.names, later=later)
 
 
-def _differs(state: Answer, before: Waiting) -> bool:
+def _differs(state: AcquireAnswer, before: Waiting) -> bool:
     return (
         not isinstance(state, Waiting)
         or state.ahead != before.ahead

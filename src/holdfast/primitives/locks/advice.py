@@ -58,7 +58,7 @@ def advise(
                 f"{hold.by} is alive and waits for nothing here: look at what {_process(process)} "
                 "is doing"
             )
-    # Those at the end of the chain, which wait for nothing themselves, each once.
+    # The holders at the end of the chain, each once: they wait for nothing themselves.
     ends = {
         hold.by: hold for blockage in blockages for hold in blockage.holds if hold.by not in waiting
     }

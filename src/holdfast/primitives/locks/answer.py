@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.holder import Liveness
 from holdfast.primitives.locks.policy import Obstruction, obstruction_of
-from holdfast.primitives.locks.records import LockHold, Outcome, Waiter
+from holdfast.primitives.locks.records import LockHold, Waiter, WaitOutcome
 from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import LockTransaction
 from holdfast.primitives.locks.wait import Ahead, ahead_of_hold, ahead_of_waiter, all_ahead
@@ -48,7 +48,7 @@ class NotGranted(NamedTuple):
     obstruction: Obstruction | None = None
 
 
-Answer = Granted | Waiting | Unverified | Deadlocked | NotGranted
+AcquireAnswer = Granted | Waiting | Unverified | Deadlocked | NotGranted
 
 TIMED_OUT = "timed out"
 FREE = "free"
@@ -65,7 +65,7 @@ class RequestSteps:
         self._clock = clock
         self._explain = explain
 
-    def grant_or_queue(self, transaction: LockTransaction) -> Answer:
+    def grant_or_queue(self, transaction: LockTransaction) -> AcquireAnswer:
         """Grant the request, or queue it."""
         if (owned := self._owned(transaction)) is not None:
             return owned
@@ -76,7 +76,7 @@ class RequestSteps:
             return self._granted(transaction.table, found)
         if isinstance(found, Waiter):
             return self.state(transaction.table)
-        # A cycle through a dead process is none.
+        # A cycle through a dead process is no deadlock: that process will be reaped.
         involved = [
             one
             for step in found
@@ -99,7 +99,7 @@ class RequestSteps:
         ahead = all_ahead(transaction.table, found)
         return Waiting(found, ahead, self._obstruction(transaction, found))
 
-    def state(self, table: LockTable) -> Answer:
+    def state(self, table: LockTable) -> AcquireAnswer:
         """The answer as the table shows it now."""
         waiter = table.waiter(self.draft.id)
         if waiter is not None:
@@ -107,16 +107,16 @@ class RequestSteps:
         hold = table.find_hold(self.draft.id, self.draft.names)
         return NotGranted(TAKEN_AWAY) if hold is None else self._granted(table, hold)
 
-    def read_outcome(self, transaction: LockTransaction) -> Answer:
+    def read_outcome(self, transaction: LockTransaction) -> AcquireAnswer:
         """Read the outcome of the wait and delete it."""
         answer = self.state(transaction.table)
         if not isinstance(answer, Waiting) or answer.waiter.outcome is None:
             return answer
         transaction.table.delete_outcome(answer.waiter)
-        free = answer.waiter.outcome is Outcome.FREE
+        free = answer.waiter.outcome is WaitOutcome.FREE
         return NotGranted(FREE) if free else self.grant_or_queue(transaction)
 
-    def leave_queue(self, transaction: LockTransaction, *, timed_out: bool) -> Answer:
+    def leave_queue(self, transaction: LockTransaction, *, timed_out: bool) -> AcquireAnswer:
         """Leave the queue, unless the wait has just ended."""
         answer = self.state(transaction.table)
         if not isinstance(answer, Waiting):

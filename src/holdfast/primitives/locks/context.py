@@ -72,7 +72,7 @@ class LockContext:
         self.process: Holder | None = None
         """This process, once it has requested something."""
         self.requester = os.urandom(6).hex()
-        """Begins the ids of its requests, so that a grant shows which process to notify."""
+        """The prefix of the ids of its requests, so that a grant shows which process to notify."""
         self._numbers = count(1)
         # Last: another thread continues as soon as it sees this.
         self._pid = os.getpid()
@@ -134,7 +134,7 @@ class LockContext:
 
     def ends_s(self, hold: LockHold) -> float:
         """When a grant ends by itself, on this process's monotonic clock; infinite without a time
-        to live, as a lease that ran out is renewed if nobody took the grant.
+        to live, because a lease that ran out is renewed if nobody took the grant.
         """
         if not hold.lease.explicit:
             return math.inf

@@ -179,7 +179,7 @@ class Grant:
 
 def lost(grant: Grant) -> LeaseLost:
     """The error for the holder of a lost grant."""
-    # When its time ran out, perhaps nobody took it, and the journal has no entry.
+    # If its time ran out and no other job took it, the journal has no entry.
     over = time.monotonic() >= grant.ends_s
     why = "is over, as its time to live has ended" if over else "was taken away"
     return LeaseLost(

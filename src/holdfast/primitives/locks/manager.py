@@ -98,7 +98,7 @@ class Locks:
             check_detached(process, ttl_s, embedded=self._store.embedded)
         request = check_request(names, by, mode, timeout_s, priority, ttl_s, process)
         acquisition = Acquisition(self._context, self, request, on_wait, stop_fd)
-        # Nothing after the call: Ctrl-C could come out of it, and nobody would know of the grant.
+        # Do nothing after this call: an exception there, such as Ctrl-C, would lose the grant.
         return acquisition.acquire()  # type: ignore[return-value]
 
     def try_acquire(
@@ -224,8 +224,8 @@ class Locks:
         context.begin_process()
         context.lasting.restore()
         keeper = context.keeper
-        # The grants go on with their other names. Not kept meanwhile: the keeper would count the
-        # freed names as lost.
+        # The grants keep their other names. The keeper must not watch them meanwhile: it would
+        # count the freed names as lost.
         mine = [
             grant
             for grant in keeper.kept()
@@ -407,9 +407,9 @@ class Locks:
         ended = self._end_trees(name, by) if end_tree else []
         kicked = context.transact(lambda transaction: transaction.kick(name, by, why))
         if not kicked and not ended:
-            whom = "nobody holds" if by is None else f"job {by} does not hold"
+            refusal = "nobody holds" if by is None else f"job {by} does not hold"
             raise NotFound(
-                f"{whom} {name}: `holdfast locks status {name}` shows its state", resource=name
+                f"{refusal} {name}: `holdfast locks status {name}` shows its state", resource=name
             )
         for hold in kicked:
             context.counters.count(hold.names, "kicks")

@@ -64,7 +64,7 @@ class Lock(Record, frozen=True, kw_only=True):
     """Arrival of the newest waiter, if by its priority that may not be the last in the queue."""
 
 
-class Outcome(enum.StrEnum):
+class WaitOutcome(enum.StrEnum):
     """The end of a wait without a grant, kept in the waiter's first row until it is read."""
 
     AGAIN = "again"
@@ -103,7 +103,7 @@ class Waiter(Record, frozen=True, kw_only=True):
     """The topic that wakes it."""
     overtaken: int = field(default=0, name="passed")
     """How many later requests that may delay it were granted first."""
-    outcome: Outcome | None = None
+    outcome: WaitOutcome | None = None
 
     @property
     def place(self) -> tuple[int, int]:

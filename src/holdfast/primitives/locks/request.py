@@ -134,7 +134,7 @@ def make_draft(context: LockContext, request: LockRequest, request_id: str) -> W
 
 def timeout_error(request: LockRequest, why: Obstruction) -> LockTimeout:
     """The time limit passed before the request's turn came."""
-    # Of many names perhaps only this one is blocked.
+    # Of many names, only this one may be blocked.
     resource = why.holders[0].resource if why.holders else request.names[0]
     return LockTimeout(
         f"{_could_not(request)}: {describe_obstruction(why, request.names)}; nothing was taken. "

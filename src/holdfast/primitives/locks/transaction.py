@@ -26,8 +26,8 @@ from holdfast.primitives.locks.records import (
     LOCKS,
     LockHold,
     Mode,
-    Outcome,
     Waiter,
+    WaitOutcome,
     conflict,
     rank_of,
 )
@@ -77,7 +77,7 @@ class LockTransaction:
         self._handing_over = False
         self._refused = ""
         """The id of the waiter that was tried last, if it must still wait."""
-        self._begun: set[str] = set()
+        self._tried_names: set[str] = set()
         """Names whose queue is in the heap, or was tried to its end."""
         self._grown: dict[str, None] = {}
         """Jobs that got a grant while they wait elsewhere: that may have closed a cycle."""
@@ -285,12 +285,12 @@ class LockTransaction:
         return list(found.values())
 
     def hand_over(self, names: Collection[str], waiters: Iterable[Waiter] = ()) -> None:
-        """Grant what can be granted now to the waiters for these names, and to these waiters. They,
-        and others whom a grant concerns, are tried in queue order, so that nobody is overtaken who
-        could go.
+        """Grant what can be granted now to the waiters for these names, and to these waiters.
+        Waiters are tried in queue order, also those that a grant here affects, so that no waiter is
+        overtaken that can be granted.
         """
         for name in dict.fromkeys(names):
-            self._begun.add(name)
+            self._tried_names.add(name)
             self._push_next(name, self.table.queue(name))
         for waiter in waiters:
             heapq.heappush(self._heap, (waiter.place, next(self._numbers), "", None, waiter))
@@ -305,21 +305,21 @@ class LockTransaction:
                 pass
             elif self._try_waiter(waiter):
                 self._refused = ""
-                # Those behind it may move up in its other queues too, except where they were tried:
-                # what blocked them as a waiter now blocks them as a holder.
-                for other in set(waiter.names) - self._begun:
-                    self._begun.add(other)
+                # The waiters behind it may move up in its other queues too, except where they were
+                # tried: it blocked them as a waiter and now blocks them as a holder.
+                for other in set(waiter.names) - self._tried_names:
+                    self._tried_names.add(other)
                     self._push_next(other, self.table.queue(other))
             else:
                 self._refused = waiter.id
             if queue is not None:
                 self._push_next(name, queue)
         self._handing_over = False
-        self._begun.clear()
+        self._tried_names.clear()
 
     def _push_next(self, name: str, queue: Iterator[Waiter]) -> None:
         if self.table.hold_index(name).exclusive:
-            # Nobody else goes behind an exclusive holder.
+            # No waiter can be granted behind an exclusive holder.
             return
         for waiter in queue:
             heapq.heappush(self._heap, (waiter.place, next(self._numbers), name, queue, waiter))
@@ -334,9 +334,9 @@ class LockTransaction:
         if overtaken is None:
             return False
         if current.wait_only:
-            self.table.settle(replace(current, outcome=Outcome.FREE))
+            self.table.settle(replace(current, outcome=WaitOutcome.FREE))
         elif not policy.names_to_take(self.table, current):
-            self.table.settle(replace(current, outcome=Outcome.AGAIN))
+            self.table.settle(replace(current, outcome=WaitOutcome.AGAIN))
         else:
             self.table.dequeue(current)
             self._grant(current, overtaken, waited=True)
@@ -354,7 +354,7 @@ class LockTransaction:
                 continue
             youngest = max((step.waiter for step in steps), key=lambda one: one.arrival)
             # It learns of the cycle when it requests again.
-            self.table.settle(replace(youngest, outcome=Outcome.AGAIN))
+            self.table.settle(replace(youngest, outcome=WaitOutcome.AGAIN))
             self._refused = ""
             self.hand_over(youngest.names)
             if self._heap:
@@ -435,7 +435,7 @@ class LockTransaction:
         return woken
 
     def _with_place(self, draft: Waiter) -> Waiter:
-        """The draft with its place. A clock that was set back lets nobody overtake."""
+        """The draft with its place. A clock that was set back does not let it overtake others."""
         now = arrived_at = self._tx.now
         for name in draft.names:
             last, newest_at = self.table.last(name), self.table.lock(name).newest_at

@@ -7,6 +7,6 @@ queue.py        the transactions of a queue; reading and waiting
 """
 
 from holdfast.primitives.queue.queue import Queue
-from holdfast.primitives.queue.records import Draft, Request, RequestState
+from holdfast.primitives.queue.records import Draft, QueueRequest, RequestState
 
-__all__ = ["Draft", "Queue", "Request", "RequestState"]
+__all__ = ["Draft", "Queue", "QueueRequest", "RequestState"]

@@ -27,7 +27,7 @@ from holdfast.primitives.queue.records import (
     REQUESTS,
     Draft,
     Head,
-    Request,
+    QueueRequest,
     RequestState,
 )
 from holdfast.primitives.queue.transaction import (
@@ -89,7 +89,7 @@ class Queue:
         # An age that the caller names is meant; by the default bounds the last ones stay.
         least = QUEUE_KEEP_LEAST if keep_s is None else 0
         steady_clock(self.store).compare()
-        asked = keep_finished is not None or keep_s is not None
+        bounds_given = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
         def trim(_: Tx, transaction: QueueTransaction) -> Trimmed:
@@ -99,21 +99,21 @@ class Queue:
                 keep_least=least,
                 spare_s=QUEUE_PRUNE_LEAST_S,
                 start=start,
-                asked=asked,
+                age_given=bounds_given,
             )
 
         while (trimmed := self.change(trim)).further is not None:
             removed, start = removed + trimmed.dropped, trimmed.further
         return removed
 
-    def get(self, request_id: str) -> Request:
+    def get(self, request_id: str) -> QueueRequest:
         """A request. Raises NotFound."""
         row = self.store.get(REQUESTS, key_of(self.name, check_id(request_id, "request id")))
         if row is None:
             raise no_such(self.name, request_id)
         return row.record
 
-    def wait(self, request_id: str, wait_s: float) -> Request:
+    def wait(self, request_id: str, wait_s: float) -> QueueRequest:
         """A request once it has ended, or as it is after `wait_s`. Raises NotFound."""
         deadline = time.monotonic() + wait_s
         with self.store.listen([topic_of(self.name)]) as listener:
@@ -130,7 +130,7 @@ class Queue:
         state: RequestState | None = None,
         limit: int = LIST_MAX,
         damaged: Damage | None = None,
-    ) -> "list[Request]":
+    ) -> "list[QueueRequest]":
         """The newest `limit` requests that match, in order. `damaged` as in `ReadTx.range`."""
         wanted = RequestState if state is None else [state]
         found = self.store.read(

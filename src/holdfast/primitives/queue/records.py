@@ -50,7 +50,7 @@ class Draft(Plain, frozen=True, kw_only=True):
     express: bool = False
 
 
-class Request(Record, frozen=True, kw_only=True):
+class QueueRequest(Record, frozen=True, kw_only=True):
     """One request of one queue.
 
     `arrival` is the revision of its acceptance in the journal, which orders requests without a
@@ -100,7 +100,7 @@ class Key(Record, frozen=True, kw_only=True):
     request_id: str
 
 
-def _turn(request: Request) -> Parts | None:
+def _turn(request: QueueRequest) -> Parts | None:
     """Accepted requests by queue, lane and epoch, then arrival."""
     if request.state is not RequestState.ACCEPTED:
         return None
@@ -109,7 +109,7 @@ def _turn(request: Request) -> Parts | None:
 
 REQUESTS = Space(
     "requests",
-    Request,
+    QueueRequest,
     # Only these two: each is written with every step of every request.
     indexes={
         "turn": _turn,

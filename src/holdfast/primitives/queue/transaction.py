@@ -33,8 +33,8 @@ from holdfast.primitives.queue.records import (
     Draft,
     Head,
     Key,
+    QueueRequest,
     Receipt,
-    Request,
     RequestState,
 )
 
@@ -63,7 +63,7 @@ class QueueTransaction:
         self._queue = queue
         self._depth_max = depth_max
 
-    def accept(self, draft: Draft, request_id: str, *, epoch: int) -> Request:
+    def accept(self, draft: Draft, request_id: str, *, epoch: int) -> QueueRequest:
         """Accept a request behind all others, or return the one with its idempotency key. Raises
         Full, and Collision when the key is another request's.
         """
@@ -84,7 +84,7 @@ class QueueTransaction:
         arrival = self._journal.append(
             self._tx, kind="request.accepted", subject=request_id, data=data
         )
-        request = Request(
+        request = QueueRequest(
             request_id=request_id,
             queue=self._queue,
             kind=draft.kind,
@@ -104,7 +104,7 @@ class QueueTransaction:
         )
         return request
 
-    def claim(self, *, epoch: int, express: bool = False) -> Request | None:
+    def claim(self, *, epoch: int, express: bool = False) -> QueueRequest | None:
         """Claim the oldest request of this epoch, past those in `damaged`; None when there is none,
         or the slot is taken. Later steps of the request must show its token.
         """
@@ -118,7 +118,7 @@ class QueueTransaction:
         request = replace(row.record, started_at=self._tx.now, token=self._tx.revision)
         return self._moved(request, RequestState.RUNNING, {"token": request.token})
 
-    def deliver(self, request_id: str, token: int) -> Request:
+    def deliver(self, request_id: str, token: int) -> QueueRequest:
         """Note that a running request was delivered. Raises NotFound and Fenced."""
         request = replace(self._owned(request_id, token), receipt=Receipt.DELIVERED)
         self._put(request)
@@ -134,7 +134,7 @@ class QueueTransaction:
         result: Mapping[str, Any],
         *,
         receipt: Receipt = Receipt.ANSWERED,
-    ) -> Request:
+    ) -> QueueRequest:
         """Complete a running request. Raises NotFound, and Fenced for another claim's token."""
         request = replace(self._owned(request_id, token), result=_bounded(result), receipt=receipt)
         return self._moved(request, RequestState.COMPLETED, {"receipt": receipt.value})
@@ -147,11 +147,11 @@ class QueueTransaction:
         code: str,
         detail: str,
         result: Mapping[str, Any] | None = None,
-    ) -> Request:
+    ) -> QueueRequest:
         """Fail a running request. Raises NotFound, and Fenced for another claim's token."""
         return self._failed(self._owned(request_id, token), code, detail, result)
 
-    def put_back(self, request_id: str, token: int) -> Request:
+    def put_back(self, request_id: str, token: int) -> QueueRequest:
         """Undo a claim before its delivery: the request waits in its old place."""
         request = replace(self._owned(request_id, token), started_at=None)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
@@ -162,16 +162,16 @@ class QueueTransaction:
         *,
         code: str = "cancelled",
         detail: str = "it was cancelled before it was started",
-    ) -> Request:
+    ) -> QueueRequest:
         """Cancel a waiting request. Raises NotFound, and ImpossibleTransition for another."""
         return self._failed(self._waiting(check_id(request_id, "request id")), code, detail, None)
 
-    def readmit(self, request_id: str, *, epoch: int) -> Request:
+    def readmit(self, request_id: str, *, epoch: int) -> QueueRequest:
         """Move a waiting request to another epoch, in its place. Raises as `cancel`."""
         request = replace(self._waiting(request_id), epoch=epoch)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": epoch})
 
-    def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
+    def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[QueueRequest]:
         """Fail everything that runs, as its runner is gone; `detail` goes by how far it got."""
         running = self.running()
         ended = [self._failed(one, code, detail[one.receipt], None) for one in running]
@@ -179,14 +179,14 @@ class QueueTransaction:
         self.head = replace(self.head, running=0, slot=None)
         return ended
 
-    def running(self) -> list[Request]:
+    def running(self) -> list[QueueRequest]:
         return self._in_state(RequestState.RUNNING)
 
-    def stale(self, epoch: int) -> list[Request]:
+    def stale(self, epoch: int) -> list[QueueRequest]:
         """The waiting requests of earlier epochs, in order."""
         return [one for one in self._in_state(RequestState.ACCEPTED) if one.epoch < epoch]
 
-    def _in_state(self, state: RequestState) -> list[Request]:
+    def _in_state(self, state: RequestState) -> list[QueueRequest]:
         found = self._tx.find(REQUESTS, "state", (self._queue, state.value), damaged=self.damaged)
         return [row.record for row in found]
 
@@ -199,7 +199,7 @@ class QueueTransaction:
         if self._express_changed:
             self._tx.notify(express_topic_of(self._queue))
 
-    def known(self, draft: Draft) -> Request | None:
+    def known(self, draft: Draft) -> QueueRequest | None:
         """The request that has a draft's idempotency key. Raises Collision when it differs."""
         if draft.idempotency_key is None:
             return None
@@ -218,13 +218,13 @@ class QueueTransaction:
             )
         return request
 
-    def _existing(self, request_id: str) -> Request:
+    def _existing(self, request_id: str) -> QueueRequest:
         row = self._tx.get(REQUESTS, key_of(self._queue, request_id))
         if row is None:
             raise no_such(self._queue, request_id)
         return row.record
 
-    def _owned(self, request_id: str, token: int) -> Request:
+    def _owned(self, request_id: str, token: int) -> QueueRequest:
         request = self._existing(request_id)
         if request.state is not RequestState.RUNNING or request.token != token:
             raise Fenced(
@@ -236,7 +236,7 @@ class QueueTransaction:
             )
         return request
 
-    def _waiting(self, request_id: str) -> Request:
+    def _waiting(self, request_id: str) -> QueueRequest:
         request = self._existing(request_id)
         if request.state is not RequestState.ACCEPTED:
             hint = (
@@ -251,8 +251,8 @@ class QueueTransaction:
         return request
 
     def _failed(
-        self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None
-    ) -> Request:
+        self, request: QueueRequest, code: str, detail: str, result: Mapping[str, Any] | None
+    ) -> QueueRequest:
         kept = None if result is None else _bounded(result)
         code, detail = cut(code, LABEL_JSON_BYTES_MAX), cut(detail, REQUEST_DETAIL_BYTES_MAX)
         ended = replace(request, error_code=code, error_detail=detail, result=kept)
@@ -260,7 +260,9 @@ class QueueTransaction:
             ended, RequestState.FAILED, {"code": code, "receipt": request.receipt.value}
         )
 
-    def _moved(self, request: Request, state: RequestState, data: dict[str, Any]) -> Request:
+    def _moved(
+        self, request: QueueRequest, state: RequestState, data: dict[str, Any]
+    ) -> QueueRequest:
         before = request.state
         assert state in TRANSITIONS[before], (before, state)
         changes: dict[str, Any] = {"state": state}
@@ -282,7 +284,7 @@ class QueueTransaction:
             self.trim()
         return moved
 
-    def _count(self, request: Request, before: RequestState) -> None:
+    def _count(self, request: QueueRequest, before: RequestState) -> None:
         waits = (request.state is RequestState.ACCEPTED) - (before is RequestState.ACCEPTED)
         runs = (request.state is RequestState.RUNNING) - (before is RequestState.RUNNING)
         slot = self.head.slot
@@ -306,17 +308,17 @@ class QueueTransaction:
         keep_least: int = QUEUE_KEEP_LEAST,
         spare_s: float = 0,
         start: int = 0,
-        asked: bool = False,
+        age_given: bool = False,
     ) -> Trimmed:
         """Drop finished requests beyond the bounds, of the first QUEUE_TRIM_MAX from arrival
         `start` on. What ended less than `spare_s` ago stays, unless that is 0. The last
-        `keep_least` stay at any age: a clock may have been set forward, unless the caller `asked`
-        for that age.
+        `keep_least` stay at any age: a clock may have been set forward, unless `age_given`:
+        the caller named the age.
         """
         counts = [self._tx.count(REQUESTS, "state", (self._queue, one.value)) for one in ENDED]
         ended = sum(counts)
-        before = retention_limit(self._journal, self._tx, keep_s, asked=asked)
-        spared = retention_limit(self._journal, self._tx, spare_s, asked=asked)
+        before = retention_limit(self._journal, self._tx, keep_s, age_given=age_given)
+        spared = retention_limit(self._journal, self._tx, spare_s, age_given=age_given)
         oldest = in_order(
             self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[]
         )[:QUEUE_TRIM_MAX]
@@ -334,12 +336,12 @@ class QueueTransaction:
             self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=data)
         return Trimmed(dropped, oldest[-1].arrival + 1 if oldest else None)
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: QueueRequest) -> None:
         self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
         if request.idempotency_key is not None:
             self._tx.delete(KEYS, self._key_of(request.idempotency_key))
 
-    def _put(self, request: Request) -> None:
+    def _put(self, request: QueueRequest) -> None:
         self._changed = True
         self._express_changed = self._express_changed or request.express
         self._tx.put(REQUESTS, key_of(self._queue, request.request_id), request)
@@ -358,7 +360,7 @@ def in_order(
     newest: bool = False,
     start: int = 0,
     damaged: Damage | None = None,
-) -> list[Request]:
+) -> list[QueueRequest]:
     """The oldest or newest requests in some states, from arrival `start` on: `limit` or more."""
     found = [
         row.record

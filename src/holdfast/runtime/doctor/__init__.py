@@ -11,6 +11,6 @@ A check only reads: it changes no record, journal entry, setting or permission.
 """
 
 from holdfast.runtime.doctor.examination import examine
-from holdfast.runtime.doctor.finding import Finding, Verdict
+from holdfast.runtime.doctor.finding import Finding, Severity
 
-__all__ = ["Finding", "Verdict", "examine"]
+__all__ = ["Finding", "Severity", "examine"]

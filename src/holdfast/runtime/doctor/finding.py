@@ -11,7 +11,7 @@ from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import STATUS, HoldfastError
 
 
-class Verdict(enum.StrEnum):
+class Severity(enum.StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -27,7 +27,7 @@ class Finding(Value, frozen=True, kw_only=True):
     """
 
     check: str = ""
-    verdict: Verdict
+    verdict: Severity
     says: str
     fix: str = ""
     code: str = ""
@@ -42,15 +42,15 @@ _COLON = re.compile(r"(.+): (.*)", re.DOTALL)
 
 
 def ok(says: str) -> Finding:
-    return Finding(verdict=Verdict.OK, says=says)
+    return Finding(verdict=Severity.OK, says=says)
 
 
 def warn(says: str, fix: str) -> Finding:
-    return Finding(verdict=Verdict.WARN, says=says, fix=fix)
+    return Finding(verdict=Severity.WARN, says=says, fix=fix)
 
 
 def fail(says: str, fix: str, code: str) -> Finding:
-    return Finding(verdict=Verdict.FAIL, says=says, fix=fix, code=code)
+    return Finding(verdict=Severity.FAIL, says=says, fix=fix, code=code)
 
 
 def failed(error: HoldfastError) -> Finding:
@@ -86,5 +86,5 @@ def within(limit_s: float, name: str, check: Check) -> list[Finding]:
 
 def exit_status(findings: Iterable[Finding]) -> int:
     """0 unless something fails; then the highest exit status of the failures."""
-    codes = (finding.code for finding in findings if finding.verdict is Verdict.FAIL)
+    codes = (finding.code for finding in findings if finding.verdict is Severity.FAIL)
     return max((STATUS[code].exit for code in codes), default=0)

@@ -31,7 +31,7 @@ _CHECKED_MAX = 2000
 _REPORTED_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
 _MARKS = ("-gate", "-users")
-"""What the names of the files end with that lie beside a store that was ever used."""
+"""The suffixes of the files beside a store that was ever used."""
 
 
 def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
@@ -168,7 +168,7 @@ def _is_alone(gid: int) -> bool:
 
 
 def _who(mode: int) -> str:
-    """Who besides the owner may do most with a file, and what that is."""
+    """Who, apart from the owner, has the widest access to a file, and what access that is."""
     for bit, may in ((0o002, "write"), (0o004, "read"), (0o001, "enter")):
         if mode & bit:
             return f"others may {may}"

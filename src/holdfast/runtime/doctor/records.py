@@ -184,7 +184,7 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
             f"{many} over and still registered, such as {over[0]}",
             "`holdfast workflows sweep` takes them out, and so does the next swap",
         )
-    if marker is not None and sight.verdicts.get(marker.holder) is Liveness.DEAD:
+    if marker is not None and sight.probed.get(marker.holder) is Liveness.DEAD:
         yield warn(
             f"the swap to {marker.recipe} is marked as under way, and its process is dead",
             "`holdfast swap reconcile` clears it, and so does the next swap request",

@@ -118,7 +118,7 @@ def _key(path: Path) -> Iterator[Finding]:
 
 
 def gateways(hf: Holdfast) -> list[Finding]:
-    """How the gateways of this machine are. A gateway that was stopped in order, with an empty
+    """The state of the gateways of this machine. A gateway that was stopped in order, with an empty
     queue, is fine.
     """
     names = hf.gateways()

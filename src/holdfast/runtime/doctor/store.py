@@ -79,8 +79,8 @@ def disk(settings: Settings) -> list[Finding]:
 
 
 def logs(settings: Settings) -> list[Finding]:
-    """The size of the logs of SQLite files. A log that only grows has a reader in its way, mostly a
-    stopped one.
+    """The size of the logs of SQLite files. A log only grows while a reader has it open: mostly a
+    stopped process.
     """
     path = store_path(settings)
     found = []
@@ -210,9 +210,9 @@ def _fastest_write_s(hf: Holdfast) -> float:
     while not tries_s or (
         min(tries_s) > _SLOW_S and len(tries_s) < _TRIES_MAX and sum(tries_s) < _WRITE_S / 2
     ):
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S - sum(tries_s))  # noqa: ARG005 - it does nothing
-        tries_s.append(time.perf_counter() - begun_s)
+        tries_s.append(time.perf_counter() - started_s)
     return min(tries_s)
 
 

@@ -68,8 +68,8 @@ def gauges(
 
 
 class GatewayReading(NamedTuple):
-    """How an agent's gateway is: whether it answers, and its status, or the last one it wrote; None
-    for neither.
+    """The state of an agent's gateway: whether it answers, and its status, or the last one it
+    wrote; None for neither.
     """
 
     agent: str
@@ -182,13 +182,13 @@ def of_workflows(sight: WorkflowsSnapshot) -> Iterator[Metric]:
         )
         for workflow in sight.workflows
     ]
-    dead = sum(sight.verdicts.get(workflow.owner) is Liveness.DEAD for workflow in sight.workflows)
+    dead = sum(sight.probed.get(workflow.owner) is Liveness.DEAD for workflow in sight.workflows)
     states = {"live": len(claims) - dead, "dead": dead, "damaged": len(sight.damaged)}
     yield _by_state("holdfast_workflows", "Registered workflows, by state.", states)
     yield from _leases("workflow", "renewed", ["workflow", "recipe"], claims)
     # The marker of a dead swap delays nobody: the next request clears it.
     marker = sight.marker
-    running = marker is not None and sight.verdicts.get(marker.holder) is not Liveness.DEAD
+    running = marker is not None and sight.probed.get(marker.holder) is not Liveness.DEAD
     yield gauge(
         "holdfast_swap_age_seconds",
         "How long the swap under way has been so; 0 without one.",
@@ -199,7 +199,7 @@ def of_workflows(sight: WorkflowsSnapshot) -> Iterator[Metric]:
 def _remaining_s(workflow: Workflow, sight: WorkflowsSnapshot) -> float:
     remaining_s = -_since(workflow.lease.expires_at, sight.now)
     # Even without a renewal it counts as live while its processes are seen to live.
-    seen = not workflow.lease.explicit and sight.verdicts.get(workflow.owner) is Liveness.ALIVE
+    seen = not workflow.lease.explicit and sight.probed.get(workflow.owner) is Liveness.ALIVE
     return max(remaining_s, 0.0) if seen else remaining_s
 
 

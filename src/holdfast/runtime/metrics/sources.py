@@ -64,7 +64,7 @@ class Metrics:
         answer is a value.
         """
         _need_library()
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         probe, answers = self._probe()
         metrics: list[Metric] = []
         parts: dict[str, bool] = {}
@@ -84,7 +84,7 @@ class Metrics:
             families.gauge(
                 "holdfast_metrics_seconds",
                 "How long it took to gather these.",
-                time.perf_counter() - begun_s,
+                time.perf_counter() - started_s,
             )
         )
         return _text_of(metrics)
@@ -108,13 +108,13 @@ class Metrics:
         """The result of an empty transaction; and whether the store answers at all, so that the
         parts may ask it.
         """
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         up, made, answers = False, True, True
         try:
             self._hf.store.transact(lambda tx: None, scope=[], timeout_s=METRICS_PROBE_S)  # noqa: ARG005 - it does nothing
             up = True
         except LockTimeout:
-            # A writer is in the way, which hinders no reader.
+            # Another writer blocks this write. Readers are not blocked.
             pass
         except NotFound:
             # There is no store yet, which reads as an empty one.
@@ -122,7 +122,7 @@ class Metrics:
         except HoldfastError as error:
             answers = False
             _log.warning("the store does not answer: %s", error.message)
-        return families.Probe(up, made, time.perf_counter() - begun_s), answers
+        return families.Probe(up, made, time.perf_counter() - started_s), answers
 
     def _info(self) -> Metric:
         labels = [self._version, self._hf.store.kind, self._hf.store.namespace]
@@ -196,7 +196,9 @@ def _text_of(metrics: Sequence[Metric]) -> str:
 
 
 def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[families.GatewayReading]:
-    """How these gateways are. Several are asked at a time, and one that hangs is not waited for."""
+    """The state of these gateways. Several are asked at a time, and one that hangs is not waited
+    for.
+    """
     mutex, waiting = threading.Lock(), list(names)
     found = {name: families.GatewayReading(name, False, None) for name in names}
 

@@ -35,20 +35,20 @@ from holdfast.stores.files.documents import (
     parse,
 )
 from holdfast.stores.files.folders import (
-    Folders,
     Pattern,
+    StoreFolders,
     check_file_name,
     is_hashed,
     key_of,
     pattern_of,
 )
-from holdfast.stores.files.records import Entry, RecordSet, damaged
-from holdfast.stores.files.redo import Change, content_of
+from holdfast.stores.files.records import RecordSet, StoredDocument, damaged
+from holdfast.stores.files.redo import FileChange, content_of
 
 Keys = Callable[[], Iterable[str]]
 """Returns every key of a space that the store knows, to map hashed file names to keys."""
 
-Pending = Mapping[Location, Change]
+Pending = Mapping[Location, FileChange]
 """Committed changes that may not be in their files yet."""
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
@@ -62,7 +62,7 @@ _LOST = _UNMOUNTED | _OVERFLOW | _IGNORED
 _HEAD = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
 
-Identity = tuple[int, int]
+FolderIdentity = tuple[int, int]
 """A folder's device and inode."""
 
 
@@ -75,7 +75,7 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._identity: Identity | None = None
+        self._identity: FolderIdentity | None = None
         self._fd = -1
         self._close: weakref.finalize[..., FolderWatch] | None = None
 
@@ -108,7 +108,7 @@ class FolderWatch:
             self._close()
             self._close = None
 
-    def _start(self, identity: Identity | None) -> None:
+    def _start(self, identity: FolderIdentity | None) -> None:
         self.stop()
         libc = ctypes.CDLL(None)
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if identity is not None else -1
@@ -126,7 +126,7 @@ class FolderWatch:
             self._identity = identity
 
 
-def _identity_of(folder: Path) -> Identity | None:
+def _identity_of(folder: Path) -> FolderIdentity | None:
     try:
         found = os.stat(folder)
     except OSError:
@@ -150,7 +150,7 @@ class FolderCache(Generic[R]):
         self._mutex = threading.Lock()
         self._watch = FolderWatch(self._folder)
         self._records = RecordSet(space, layout.wire, {})
-        self._news: dict[str, Entry[R] | None] = {}
+        self._news: dict[str, StoredDocument[R] | None] = {}
         """What was read since the record set was made."""
         self._signatures: dict[str, Signature] = {}
         """By key. A file that was too young when it was read has none here."""
@@ -160,7 +160,7 @@ class FolderCache(Generic[R]):
         """Names to check. Each stays until that has succeeded."""
         self._any_suspect = True
 
-    def one(self, key: str) -> Entry[R] | None:
+    def one(self, key: str) -> StoredDocument[R] | None:
         """The entry under a key. Raises StoreUnavailable."""
         with self._mutex:
             signature = signature_of(self._location(key).path)
@@ -195,7 +195,7 @@ class FolderCache(Generic[R]):
                 self._records, self._news = self._records.changed(self._news), {}
             return self._records
 
-    def remember(self, key: str, entry: Entry[R] | None) -> None:
+    def remember(self, key: str, entry: StoredDocument[R] | None) -> None:
         """At the latch: note that this process has just written or removed (None) a file."""
         with self._mutex:
             signature = None if entry is None else signature_of(self._location(key).path)
@@ -223,7 +223,7 @@ class FolderCache(Generic[R]):
             self._suspects.add(name)
 
     def _learn(
-        self, name: str, key: str, signature: Signature | None, entry: Entry[R] | None
+        self, name: str, key: str, signature: Signature | None, entry: StoredDocument[R] | None
     ) -> None:
         if entry is not self._known(key):
             self._news[key] = entry
@@ -236,14 +236,16 @@ class FolderCache(Generic[R]):
         else:
             self._signatures[key] = signature
 
-    def _known(self, key: str) -> Entry[R] | None:
+    def _known(self, key: str) -> StoredDocument[R] | None:
         return self._news[key] if key in self._news else self._records.entries.get(key)
 
-    def _read(self, key: str) -> tuple[Signature | None, Entry[R] | None]:
+    def _read(self, key: str) -> tuple[Signature | None, StoredDocument[R] | None]:
         try:
             found = self._disk.read(self._location(key))
         except UnusableFile as error:
-            return None, Entry(None, error=damaged(self._space, key, str(error), malformed=True))
+            return None, StoredDocument(
+                None, error=damaged(self._space, key, str(error), malformed=True)
+            )
         if found is None:
             return None, None
         return found.signature if found.sure else None, _entry_of(self._space, key, found.data)
@@ -290,7 +292,7 @@ class _KnownRecords(NamedTuple):
 class FileCache:
     """What was read, by file and by space. Threads share the values, which are never changed."""
 
-    def __init__(self, folders: Folders, disk: Disk) -> None:
+    def __init__(self, folders: StoreFolders, disk: Disk) -> None:
         self.folders = folders
         self.disk = disk
         self._files: dict[Path, _KnownFile] = {}
@@ -327,7 +329,7 @@ class FileCache:
         """The one file of a space, and its records. Raises DamagedFile or StoreUnavailable."""
         file = self.file(space, layout, pending)
         if was_written and file.data is None:
-            # Taken for empty, its records would seem deleted.
+            # If it counted as empty, its records would seem deleted.
             raise DamagedFile(self.location(layout), layout, space, GONE)
         known = self._records.get(space)
         if known is not None and known.file is file:
@@ -338,7 +340,7 @@ class FileCache:
             raise DamagedFile(self.location(layout), layout, space, str(error)) from None
         # An unchanged document keeps its entry, and so its decoded record.
         before = {} if known is None else known.records.entries
-        entries: dict[str, Entry[R]] = {}
+        entries: dict[str, StoredDocument[R]] = {}
         for key, document in documents.items():
             old = before.get(key)
             # Compared as JSON too: for Python 1, 1.0 and True are equal.
@@ -348,14 +350,14 @@ class FileCache:
             ):
                 entries[key] = old
             else:
-                entries[key] = Entry(document)
+                entries[key] = StoredDocument(document)
         records = RecordSet(space, layout.wire, entries)
         self._records[space] = _KnownRecords(file, records)
         return file, records
 
     def record(
         self, space: Space[R], layout: FilePerRecord[R], key: str, pending: Pending
-    ) -> Entry[R] | None:
+    ) -> StoredDocument[R] | None:
         """The record in a key's own file. Raises StoreUnavailable."""
         if pending and (location := self.location_of(layout, key)) in pending:
             return _pending_entry(space, key, pending[location])
@@ -369,7 +371,7 @@ class FileCache:
         if not pending:
             return records
         folder, pattern = self._folder(layout)
-        written: dict[str, Entry[R] | None] = {}
+        written: dict[str, StoredDocument[R] | None] = {}
         for location, change in pending.items():
             component, _, rest = location.name.partition("/")
             is_ours = location.folder == folder and rest == pattern.rest
@@ -444,12 +446,12 @@ def _parsed(data: bytes) -> ParsedFile:
     return file
 
 
-def _entry_of(space: Space[R], key: str, data: bytes) -> Entry[R]:
+def _entry_of(space: Space[R], key: str, data: bytes) -> StoredDocument[R]:
     try:
-        return Entry(parse(data))
+        return StoredDocument(parse(data))
     except ValueError as error:
-        return Entry(None, error=damaged(space, key, str(error), malformed=True))
+        return StoredDocument(None, error=damaged(space, key, str(error), malformed=True))
 
 
-def _pending_entry(space: Space[R], key: str, change: Change) -> Entry[R] | None:
+def _pending_entry(space: Space[R], key: str, change: FileChange) -> StoredDocument[R] | None:
     return None if change.data is None else _entry_of(space, key, change.data)

@@ -17,10 +17,17 @@ from holdfast.stores.copy import Contents, StoredRecord
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.documents import DamagedFile, render, with_documents
-from holdfast.stores.files.folders import Folders, file_layout, lock_path
+from holdfast.stores.files.folders import StoreFolders, file_layout, lock_path
 from holdfast.stores.files.maintenance import NamespaceFiles, all_locks, open_namespaces
-from holdfast.stores.files.records import ADOPTED, Entry
-from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, redo_rows, revision_space
+from holdfast.stores.files.records import ADOPTED, StoredDocument
+from holdfast.stores.files.redo import (
+    GENERATIONS,
+    REDO,
+    FileChange,
+    RevisionMark,
+    redo_rows,
+    revision_space,
+)
 from holdfast.stores.files.store import FilesStore, make_root
 from holdfast.stores.sqlite import copy
 from holdfast.system.access import PRIVATE, Access
@@ -28,9 +35,9 @@ from holdfast.system.access import PRIVATE, Access
 T = TypeVar("T")
 
 Spaces = Sequence[Space[Any]]
-Given = Mapping[str, str | Path]
+GivenFolders = Mapping[str, str | Path]
 
-_MARK = GENERATIONS.encode(Mark())
+_MARK = GENERATIONS.encode(RevisionMark())
 
 
 def use_contents(store: FilesStore, spaces: Spaces, use: Callable[[Contents], T]) -> T:
@@ -67,7 +74,7 @@ def fill(
     contents: Contents,
     spaces: Spaces,
     *,
-    given: Given,
+    given: GivenFolders,
     boot_id: str,
     access: Access = PRIVATE,
     ready: Callable[[], None] = lambda: None,
@@ -79,7 +86,7 @@ def fill(
     Raises Collision when the folder has such files, and as `fill` of a SQLite store does.
     """
     root = Path(root)
-    folders = Folders(root, DEFAULT_NAMESPACE, given)
+    folders = StoreFolders(root, DEFAULT_NAMESPACE, given)
     for space in spaces:
         _refuse_existing(FileCache(folders, Disk(1, 0)), space)
     make_root(root, access)
@@ -101,7 +108,7 @@ def fill(
 class _FoundRecords(NamedTuple):
     files: NamespaceFiles
     space: Space[Any]
-    entries: Mapping[str, Entry[Any]]
+    entries: Mapping[str, StoredDocument[Any]]
 
 
 def _inner_spaces(spaces: Spaces) -> list[Space[Any]]:
@@ -112,7 +119,7 @@ def _inner_spaces(spaces: Spaces) -> list[Space[Any]]:
     ]
 
 
-def _entries(files: NamespaceFiles, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+def _entries(files: NamespaceFiles, space: Space[Any]) -> Mapping[str, StoredDocument[Any]]:
     try:
         return files.entries(space)
     except DamagedFile as damage:
@@ -142,7 +149,7 @@ def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Stored
 
 
 def _inner_records(
-    contents: Contents, root: Path, given: Given, namespaces: set[str]
+    contents: Contents, root: Path, given: GivenFolders, namespaces: set[str]
 ) -> Iterator[StoredRecord]:
     """The inner store's records: for a record in files its revision, and a redo record of all.
     Adds the namespaces with files to `namespaces`.
@@ -161,7 +168,7 @@ def _inner_records(
     revision = token.first(contents.era)
     for namespace, by_space in documents.items():
         namespaces.add(namespace)
-        cache = FileCache(Folders(root, namespace, given), Disk(1, 0))
+        cache = FileCache(StoreFolders(root, namespace, given), Disk(1, 0))
         for key, part in redo_rows(cache.folders, _changes(cache, by_space)):
             yield StoredRecord(REDO, namespace, key, revision, REDO.encode(part))
         for space in by_space:
@@ -170,7 +177,7 @@ def _inner_records(
 
 def _changes(
     cache: FileCache, by_space: Mapping[Space[Any], Mapping[str, Any]]
-) -> Iterator[Change]:
+) -> Iterator[FileChange]:
     files: dict[Location, tuple[Any, Path | None]] = {}
     for space, documents in by_space.items():
         layout = file_layout(space)
@@ -183,9 +190,9 @@ def _changes(
             continue
         for key, document in documents.items():
             location = cache.location_of(layout, key)
-            yield Change(location, render(document), keep=False, lock=lock)
+            yield FileChange(location, render(document), keep=False, lock=lock)
     for location, (value, lock) in files.items():
-        yield Change(location, render(value), keep=False, lock=lock)
+        yield FileChange(location, render(value), keep=False, lock=lock)
 
 
 def _refuse_existing(cache: FileCache, space: Space[Any]) -> None:

@@ -37,7 +37,7 @@ OWN = ".holdfast"
 """The folder below the root for everything that no layout has a file for."""
 
 
-class Folders:
+class StoreFolders:
     """The folders of one store in one namespace.
 
     A layout's folder is below the root, unless `given` says where; a given path may be relative to
@@ -73,12 +73,12 @@ def file_layout(space: Space[Any]) -> OneFile[Any] | FilePerRecord[Any] | None:
     return layout if isinstance(layout, OneFile | FilePerRecord) and not space.volatile else None
 
 
-def lock_path(folders: Folders, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
+def lock_path(folders: StoreFolders, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
     """The file that other programs lock while they change this layout's files, if there is one."""
     return None if layout.lock is None else folders.of(layout.folder) / layout.lock
 
 
-def lock_paths(folders: Folders, spaces: Iterable[Space[Any]]) -> tuple[Path, ...]:
+def lock_paths(folders: StoreFolders, spaces: Iterable[Space[Any]]) -> tuple[Path, ...]:
     """The lock files of these spaces, in the order in which they are to be taken."""
     layouts = (layout for space in spaces if (layout := file_layout(space)) is not None)
     paths = (lock_path(folders, layout) for layout in layouts)
@@ -170,7 +170,7 @@ MARK = ".holdfast-store"
 """The file in such a folder that names the root of the owning store."""
 
 
-def claim_all(folders: Folders, names: Iterable[str], access: Access) -> None:
+def claim_all(folders: StoreFolders, names: Iterable[str], access: Access) -> None:
     """Claim the folders outside the root for this store, and check that no folder inside belongs
     to another.
 
@@ -247,7 +247,7 @@ def _read_mark(mark: Path) -> str:
         return ""
 
 
-def find_leftovers(folders: Folders, space: Space[Any]) -> list[Leftover]:
+def find_leftovers(folders: StoreFolders, space: Space[Any]) -> list[Leftover]:
     """The entries among the record folders of a space that hold no record. Only for a layout with a
     folder for each record, such as `{key}/record.json`. Raises StoreUnavailable.
     """
@@ -270,7 +270,9 @@ def find_leftovers(folders: Folders, space: Space[Any]) -> list[Leftover]:
     return found
 
 
-def remove_leftover(folders: Folders, space: Space[Any], key: str, *, older_than_s: float) -> bool:
+def remove_leftover(
+    folders: StoreFolders, space: Space[Any], key: str, *, older_than_s: float
+) -> bool:
     """At the latch: remove a folder that has no record and is old enough, or a link in the place of
     one. The link's target stays. Raises StoreUnavailable.
     """
@@ -297,7 +299,7 @@ def remove_leftover(folders: Folders, space: Space[Any], key: str, *, older_than
     return True
 
 
-def _record_folders(folders: Folders, space: Space[Any]) -> tuple[Path, Pattern] | None:
+def _record_folders(folders: StoreFolders, space: Space[Any]) -> tuple[Path, Pattern] | None:
     layout = space.layout
     if not isinstance(layout, FilePerRecord):
         return None

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.stores.files.disk import Disk, UnusableFile
-from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.folders import StoreFolders
 from holdfast.stores.files.redo import FIRST, REDO, apply_changes, clear_redo, read_redo
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.gate import Gate, flock_holder
@@ -84,7 +84,9 @@ class FolderLock(Gate):
 class Latch:
     """Turns to change the files of one store, and recovery at the start of each turn."""
 
-    def __init__(self, folders: Folders, inner: SqliteStore, disk: Disk, access: Access) -> None:
+    def __init__(
+        self, folders: StoreFolders, inner: SqliteStore, disk: Disk, access: Access
+    ) -> None:
         self._folders = folders
         self._inner = inner
         self._disk = disk
@@ -176,7 +178,7 @@ class Latch:
 
 
 def recover(
-    folders: Folders,
+    folders: StoreFolders,
     inner: SqliteStore,
     disk: Disk,
     locks: Collection[Path] | None,

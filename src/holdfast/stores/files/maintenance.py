@@ -29,13 +29,13 @@ from holdfast.stores.checks import no_record
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Location, UnusableFile, backup_of
 from holdfast.stores.files.documents import DamagedFile, documents_of
-from holdfast.stores.files.folders import Folders, file_layout, lock_paths, pattern_of
+from holdfast.stores.files.folders import StoreFolders, file_layout, lock_paths, pattern_of
 from holdfast.stores.files.latch import recover
-from holdfast.stores.files.records import Entry
+from holdfast.stores.files.records import StoredDocument
 from holdfast.stores.files.redo import (
     GENERATIONS,
     REDO,
-    Change,
+    FileChange,
     read_redo,
     redo_rows,
     revision_space,
@@ -57,7 +57,7 @@ class NamespaceFiles(NamedTuple):
     cache: FileCache
     inner: SqliteStore
 
-    def pending(self) -> dict[Location, Change]:
+    def pending(self) -> dict[Location, FileChange]:
         """The committed changes that may not be in their files yet."""
         return self.inner.read(lambda tx: read_redo(tx, self.cache.folders), scope=[REDO])
 
@@ -66,7 +66,7 @@ class NamespaceFiles(NamedTuple):
         known = revision_space(space)
         return self.inner.read(lambda tx: [row.key for row in tx.range(known)], scope=[known])
 
-    def entries(self, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+    def entries(self, space: Space[Any]) -> Mapping[str, StoredDocument[Any]]:
         """The records of a space in files, damaged ones included. Raises DamagedFile, StoreCorrupt
         or StoreUnavailable.
         """
@@ -110,7 +110,7 @@ class NamespaceFiles(NamedTuple):
         """The lock of each folder that other programs change too, by the folder."""
         return {path.parent: path for path in lock_paths(self.cache.folders, spaces)}
 
-    def current_files(self, spaces: Spaces) -> list[Change]:
+    def current_files(self, spaces: Spaces) -> list[FileChange]:
         """Every file as it is now. Raises StoreCorrupt for one that is no plain file."""
         changes = []
         locks = self.locks(spaces)
@@ -127,7 +127,7 @@ class NamespaceFiles(NamedTuple):
                 ) from None
             if found is not None:
                 lock = locks.get(location.folder)
-                changes.append(Change(location, found.data, keep=location in kept, lock=lock))
+                changes.append(FileChange(location, found.data, keep=location in kept, lock=lock))
         return changes
 
 
@@ -252,7 +252,7 @@ def replace_inner(
     The backup's files are written when the store is next opened. Files of records that the backup
     does not have stay.
     """
-    own = Folders(root, DEFAULT_NAMESPACE, given).own
+    own = StoreFolders(root, DEFAULT_NAMESPACE, given).own
 
     def set_aside(saved: Path) -> None:
         target = saved.with_name(f"{saved.name}-files")
@@ -260,7 +260,7 @@ def replace_inner(
         make_one_folder(temporary, access_like(own))
         try:
             for namespace in namespace_names(own):
-                for each in _existing(Folders(root, namespace, given), spaces):
+                for each in _existing(StoreFolders(root, namespace, given), spaces):
                     _copy_tree(each, temporary / namespace, without=own)
             _sync_tree(temporary)
             os.rename(temporary, target)
@@ -279,14 +279,14 @@ def replace_inner(
 
 def _recovered_files(
     namespaces: Iterable[NamespaceFiles], spaces: Spaces
-) -> list[tuple[NamespaceFiles, list[Change]]]:
+) -> list[tuple[NamespaceFiles, list[FileChange]]]:
     for each in namespaces:
         each.recover()
     return [(each, each.current_files(spaces)) for each in namespaces]
 
 
 def _put_files(
-    raw: sqlite3.Connection, found: Iterable[tuple[NamespaceFiles, list[Change]]]
+    raw: sqlite3.Connection, found: Iterable[tuple[NamespaceFiles, list[FileChange]]]
 ) -> None:
     """Write a redo record of the files into a copy of the inner store."""
     table = table_of(REDO, schema.DIALECT)
@@ -324,7 +324,7 @@ def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id
                     if os.path.lexists((before := location.sibling(backup_of)).path):
                         removed.append(before)
             gone = [
-                Change(location, None, keep=False, lock=locks.get(location.folder))
+                FileChange(location, None, keep=False, lock=locks.get(location.folder))
                 for location in removed
             ]
             write_redo(tx, folders, [*changes.values(), *gone])
@@ -384,7 +384,7 @@ def _problems(files: NamespaceFiles, space: Space[Any]) -> Iterator[str]:
             yield error.message
 
 
-def _existing(folders: Folders, spaces: Spaces) -> set[Location]:
+def _existing(folders: StoreFolders, spaces: Spaces) -> set[Location]:
     """The files of several records with their `.bak`, and the folders of the others."""
     found: set[Location] = set()
     for space in spaces:

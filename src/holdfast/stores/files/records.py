@@ -16,7 +16,7 @@ from holdfast.stores.files.redo import revision_space
 from holdfast.stores.query import Places, Query, SortedIndexes, keys_between
 
 
-class Entry(Generic[R]):
+class StoredDocument(Generic[R]):
     """A record's document as it was found, with the record decoded from it once."""
 
     __slots__ = ("_error", "_places", "_record", "document", "written")
@@ -80,7 +80,9 @@ class RecordSet(Generic[R]):
     is never changed once shared: `changed` returns a new one.
     """
 
-    def __init__(self, space: Space[R], wire: Wire[R], entries: dict[str, Entry[R]]) -> None:
+    def __init__(
+        self, space: Space[R], wire: Wire[R], entries: dict[str, StoredDocument[R]]
+    ) -> None:
         self._space = space
         self._wire = wire
         self.entries = entries
@@ -107,7 +109,7 @@ class RecordSet(Generic[R]):
         self.indexes()
         return self._damaged
 
-    def changed(self, changes: Mapping[str, Entry[R] | None]) -> "RecordSet[R]":
+    def changed(self, changes: Mapping[str, StoredDocument[R] | None]) -> "RecordSet[R]":
         """A copy with these entries; None removes one."""
         copy = RecordSet(self._space, self._wire, dict(self.entries))
         copy._keys = None if self._keys is None else list(self._keys)
@@ -118,7 +120,7 @@ class RecordSet(Generic[R]):
             copy.set(key, entry)
         return copy
 
-    def set(self, key: str, entry: Entry[R] | None) -> None:
+    def set(self, key: str, entry: StoredDocument[R] | None) -> None:
         """Put an entry; None removes it. Only while the set is not shared: a batch of a thousand
         changes must not copy the set a thousand times.
         """
@@ -137,7 +139,7 @@ class RecordSet(Generic[R]):
             old = None if was_damaged or before is None else self._places(key, before)
             self._indexes.move(key, old, None if entry is None else self._places(key, entry))
 
-    def _places(self, key: str, entry: Entry[R]) -> Places | None:
+    def _places(self, key: str, entry: StoredDocument[R]) -> Places | None:
         try:
             return entry.places(self._space, key, self._wire)
         except Corrupt as error:
@@ -203,14 +205,14 @@ class SpaceView(Generic[R]):
         space: Space[R],
         layout: OneFile[R] | FilePerRecord[R],
         revisions: Revisions,
-        find: Callable[[str], Entry[R] | None],
+        find: Callable[[str], StoredDocument[R] | None],
         load: Callable[[], RecordSet[R]],
         file: ParsedFile | None = None,
     ) -> None:
         self.space = space
         self.layout = layout
         self.file = file
-        self.changed: dict[str, Entry[R] | None] = {}
+        self.changed: dict[str, StoredDocument[R] | None] = {}
         self._revisions = revisions
         self._find = find
         self._load = load
@@ -260,7 +262,7 @@ class SpaceView(Generic[R]):
         """Raises InvalidValue for a record that no store accepts."""
         self.space.encode(record)
         self.space.index_keys(record)
-        self._set(key, Entry(to_plain(self.layout.wire.write(record)), record=record))
+        self._set(key, StoredDocument(to_plain(self.layout.wire.write(record)), record=record))
 
     def delete(self, key: str) -> bool:
         """Remove a record, damaged or not; False when there was none."""
@@ -269,13 +271,13 @@ class SpaceView(Generic[R]):
             self._set(key, None)
         return existed
 
-    def _entry(self, key: str) -> Entry[R] | None:
+    def _entry(self, key: str) -> StoredDocument[R] | None:
         if key in self.changed:
             return self.changed[key]
         # What was loaded stays true for this transaction, whatever happens to the files since.
         return self._find(key) if self._records is None else self._records.entries.get(key)
 
-    def _record(self, key: str, entry: Entry[R]) -> R:
+    def _record(self, key: str, entry: StoredDocument[R]) -> R:
         """A copy of an entry's record: what the caller does to objects inside it must not reach the
         next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
         """
@@ -287,7 +289,7 @@ class SpaceView(Generic[R]):
         known = dict(zip(old, self._revisions.of(old), strict=True)) if old else {}
         return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
-    def _set(self, key: str, entry: Entry[R] | None) -> None:
+    def _set(self, key: str, entry: StoredDocument[R] | None) -> None:
         self._revisions.make_private()
         self.changed[key] = entry
         if self._records is None:

@@ -16,7 +16,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.files.disk import Disk, Location, UnusableFile, sync_file, temporary
 from holdfast.stores.files.documents import parse, render
-from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.folders import StoreFolders
 
 _PART_BYTES = 700_000
 """Bytes of a file in one row. In base64 and with the other fields, a row stays below the bound of a
@@ -27,7 +27,7 @@ Stamp = tuple[int, int]
 """A staged file's time in nanoseconds, and its size."""
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """The new content of a file; without `data` the file is to be removed. With `keep` the previous
     file stays as `.bak`.
 
@@ -65,7 +65,7 @@ class RedoPart(Record, frozen=True, kw_only=True):
     """With a stamp, `data` is a delta."""
 
 
-class Mark(Record, frozen=True, kw_only=True):
+class RevisionMark(Record, frozen=True, kw_only=True):
     """A record that exists for its revision alone."""
 
 
@@ -77,7 +77,7 @@ class _RedoSpace(Space[RedoPart]):
 
 
 REDO = _RedoSpace("files_redo", RedoPart)
-GENERATIONS = Space("files_generations", Mark)
+GENERATIONS = Space("files_generations", RevisionMark)
 """By the name of a space: the revision at which its files were last changed."""
 
 
@@ -89,13 +89,15 @@ FIRST = _key(0)
 """The first row of a redo record, if there is one."""
 
 
-def write_redo(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
+def write_redo(tx: Tx, folders: StoreFolders, changes: Iterable[FileChange]) -> None:
     """Write the redo record of the changes in their transaction."""
     for key, part in redo_rows(folders, changes):
         tx.put(REDO, key, part)
 
 
-def redo_rows(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, RedoPart]]:
+def redo_rows(
+    folders: StoreFolders, changes: Iterable[FileChange]
+) -> Iterator[tuple[str, RedoPart]]:
     """The rows of a redo record, with their keys."""
     number = 0
     for change in changes:
@@ -122,9 +124,9 @@ def redo_rows(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str
             number += 1
 
 
-def read_redo(tx: ReadTx, folders: Folders) -> dict[Location, Change]:
+def read_redo(tx: ReadTx, folders: StoreFolders) -> dict[Location, FileChange]:
     """The committed changes that may not be in their files yet."""
-    found: dict[Location, Change] = {}
+    found: dict[Location, FileChange] = {}
     pieces: list[bytes] = []
     for _, part, _ in tx.range(REDO):
         if part.data is not None:
@@ -134,7 +136,7 @@ def read_redo(tx: ReadTx, folders: Folders) -> dict[Location, Change]:
             lock = None if part.lock is None else folders.from_text(part.lock)
             data = None if part.data is None else b"".join(pieces)
             whole, delta = (data, None) if part.stamp is None else (None, data)
-            found[location] = Change(
+            found[location] = FileChange(
                 location, whole, part.keep, lock, part.before, delta, part.stamp
             )
             pieces = []
@@ -150,7 +152,7 @@ def clear_redo(tx: Tx) -> None:
         number += 1
 
 
-def content_of(disk: Disk, change: Change) -> bytes | None:
+def content_of(disk: Disk, change: FileChange) -> bytes | None:
     """What the file of a redo record must hold; None when it must not exist. Raises
     StoreUnavailable, and UnusableFile when only the delta is known and the file to merge it into is
     damaged or gone.
@@ -174,7 +176,7 @@ def content_of(disk: Disk, change: Change) -> bytes | None:
     return render({key: value for key, value in {**value, **new}.items() if key not in removed})
 
 
-def with_before(disk: Disk, changes: Iterable[Change]) -> list[Change]:
+def with_before(disk: Disk, changes: Iterable[FileChange]) -> list[FileChange]:
     """The changes with the digests of the files that they are decided by, where other programs
     change those too. Raises StoreUnavailable.
     """
@@ -184,7 +186,7 @@ def with_before(disk: Disk, changes: Iterable[Change]) -> list[Change]:
     ]
 
 
-def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> list[Location]:
+def apply_changes(disk: Disk, changes: Iterable[FileChange], *, staged: bool) -> list[Location]:
     """Make the files hold the changes, and sync them. May be repeated any number of times. With
     `staged`, this process has just staged the files; without it, the changes are a redo record's.
 
@@ -216,7 +218,7 @@ def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> lis
     return overtaken
 
 
-def _apply(disk: Disk, change: Change, *, staged: bool) -> None:
+def _apply(disk: Disk, change: FileChange, *, staged: bool) -> None:
     location, data = change.location, change.data
     if data is None:
         disk.remove(location)
@@ -250,16 +252,18 @@ def _digest(data: bytes | None) -> str:
     return "" if data is None else blake2b(data, digest_size=16).hexdigest()
 
 
-_revision_spaces: dict[tuple[str, int], Space[Mark]] = {}
+_revision_spaces: dict[tuple[str, int], Space[RevisionMark]] = {}
 
 
-def revision_space(space: Space[Any]) -> Space[Mark]:
+def revision_space(space: Space[Any]) -> Space[RevisionMark]:
     """The inner space with the revisions of a space in files. It has the same schema version, so
     that an older program refuses a newer store.
     """
     known = _revision_spaces.get((space.name, space.schema_version))
     if known is None:
         upgrades = dict.fromkeys(range(1, space.schema_version), dict)
-        known = Space(space.name, Mark, schema_version=space.schema_version, upgrades=upgrades)
+        known = Space(
+            space.name, RevisionMark, schema_version=space.schema_version, upgrades=upgrades
+        )
         _revision_spaces[space.name, space.schema_version] = known
     return known

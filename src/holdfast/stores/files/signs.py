@@ -17,7 +17,7 @@ from holdfast.kernel.layout import Sign
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, Row, Store
 from holdfast.stores.files.documents import parse, render
-from holdfast.stores.files.folders import Folders, pattern_of
+from holdfast.stores.files.folders import StoreFolders, pattern_of
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, make_folder, read_file, remove_file, replace_file
 
@@ -31,7 +31,11 @@ _IGNORED = (OSError, HoldfastError, ValueError, TypeError)
 
 class Signs:
     def __init__(
-        self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access
+        self,
+        store: Store,
+        folders: StoreFolders,
+        shown: Mapping[Space[Any], Sign[Any]],
+        access: Access,
     ) -> None:
         self._access = access
         self._store = store

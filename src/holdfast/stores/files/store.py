@@ -42,11 +42,11 @@ from holdfast.stores.files import folders as places
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
 from holdfast.stores.files.documents import GONE, DamagedFile, restore_file
-from holdfast.stores.files.folders import Folders, claim_all, file_layout, lock_paths
+from holdfast.stores.files.folders import StoreFolders, claim_all, file_layout, lock_paths
 from holdfast.stores.files.latch import Latch, append_entry, left, remove_redo, warn
 from holdfast.stores.files.redo import (
     GENERATIONS,
-    Change,
+    FileChange,
     apply_changes,
     revision_space,
     with_before,
@@ -79,7 +79,7 @@ _READS_MAX = 8
 class _Committed(NamedTuple):
     result: Any
     files: list[NewFile]
-    changes: list[Change]
+    changes: list[FileChange]
     shown: Mapping[Space[Any], Iterable[str]]
 
 
@@ -115,7 +115,7 @@ class FilesStore(EmbeddedStore):
         self._given = dict(folders or {})
         make_root(Path(root), access)
         self._boot_id = boot_id
-        self.folders = Folders(Path(root), namespace, self._given)
+        self.folders = StoreFolders(Path(root), namespace, self._given)
         self.root, self.anchor = self.folders.root, self.folders.own
         self.inner = SqliteStore(
             self.folders.own / "store.sqlite",
@@ -263,8 +263,8 @@ class FilesStore(EmbeddedStore):
             self._locks_of((space,)),
         )
 
-    def folders_of(self, namespace: str) -> Folders:
-        return Folders(self.root, namespace, self._given)
+    def folders_of(self, namespace: str) -> StoreFolders:
+        return StoreFolders(self.root, namespace, self._given)
 
     def inner_of(self, namespace: str) -> SqliteStore:
         """The inner store in another namespace, which the caller closes."""
@@ -337,7 +337,7 @@ class FilesStore(EmbeddedStore):
         write_redo(tx, self.folders, changes)
         return _Committed(result, files, changes, mine.shown)
 
-    def _stage(self, changes: Iterable[Change], staged: list[Location]) -> list[Change]:
+    def _stage(self, changes: Iterable[FileChange], staged: list[Location]) -> list[FileChange]:
         """Stage the files, and return the changes with the stamps of their staged files. Before the
         commit, so that a full disk, or a file that cannot be removed, leaves everything as it was.
         """
@@ -400,8 +400,8 @@ class FilesStore(EmbeddedStore):
 
             self.inner.transact(forget, scope=[GENERATIONS, revisions])
         if lost or restored:
-            # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
-            # sees.
+            # In the journal too: the error reaches one caller, which may be a thread whose errors
+            # nobody sees.
             facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
             append_entry(self.inner, "store.repaired", damage.location.path.name, facts)
         raise error

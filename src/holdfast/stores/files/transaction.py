@@ -24,8 +24,15 @@ from holdfast.stores.files.cache import FileCache, Pending
 from holdfast.stores.files.disk import Location
 from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, RecordSet, Revisions, SpaceView
-from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
+from holdfast.stores.files.records import RecordSet, Revisions, SpaceView, StoredDocument
+from holdfast.stores.files.redo import (
+    GENERATIONS,
+    REDO,
+    FileChange,
+    RevisionMark,
+    read_redo,
+    revision_space,
+)
 from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
 from holdfast.stores.sqlite.store import SqliteStore
@@ -110,7 +117,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
             return
         check_key(key)
         view.put(key, record)
-        self._tx.put(revision_space(space), key, Mark(schema_version=space.schema_version))
+        self._tx.put(revision_space(space), key, RevisionMark(schema_version=space.schema_version))
 
     def delete(self, space: Space[Any], key: str) -> bool:
         view = self._view(space)
@@ -144,7 +151,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
         """Begin a new generation of each space whose files change, and return those spaces."""
         views = [view for view in self._views.values() if view.changed]
         for view in views:
-            self._tx.put(GENERATIONS, view.space.name, Mark())
+            self._tx.put(GENERATIONS, view.space.name, RevisionMark())
         return views
 
     def _note(self, space: Space[Any], key: str) -> None:
@@ -160,7 +167,7 @@ class NewFile(NamedTuple):
     is in its place.
     """
 
-    change: Change
+    change: FileChange
     remember: Callable[[], None]
 
 
@@ -177,7 +184,7 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
         remember = cache.folder_cache(space, layout).remember
         for key, entry in sorted(view.changed.items()):
             data = None if entry is None else render(entry.document)
-            change = Change(cache.location_of(layout, key), data, keep=False, lock=lock)
+            change = FileChange(cache.location_of(layout, key), data, keep=False, lock=lock)
             found.append(NewFile(change, partial(remember, key, entry)))
     for location, together in sharing.items():
         first = together[0]
@@ -187,7 +194,7 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
             assert isinstance(view.layout, OneFile)
             file = ParsedFile(_content(view, view.layout, file))
         lock, delta = lock_path(cache.folders, first.layout), _delta(file, first)
-        change = Change(location, file.data, keep=True, lock=lock, delta=delta)
+        change = FileChange(location, file.data, keep=True, lock=lock, delta=delta)
         records = {view.space: view.records() for view in together}
         found.append(NewFile(change, partial(cache.remember_file, location, file, records)))
     return found
@@ -322,7 +329,7 @@ class SnapshotReader:
             return SpaceView(space, layout, revisions, found.entries.get, lambda: found, file)
         cache.refuse_missing_folder(layout, pending, revisions.all)
 
-        def find(key: str) -> Entry[R] | None:
+        def find(key: str) -> StoredDocument[R] | None:
             entry = cache.record(space, layout, key, pending)
             check()
             return entry

@@ -25,7 +25,7 @@ _ALWAYS: dict[str, Any] = {"client_encoding": "UTF8"}
 _SECRETS = ("password", "sslpassword")
 
 
-class Address:
+class DatabaseUrl:
     """Where a database is. Its text never shows a password; `conninfo` has it.
 
     Raises InvalidValue for what is no URL of PostgreSQL. The error does not repeat the URL: in a

@@ -24,8 +24,8 @@ from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.connection import (
     COMMIT,
     ROLLBACK,
-    Connection,
-    Deadline,
+    CallDeadline,
+    PostgresConnection,
     bound,
     exchange,
 )
@@ -49,7 +49,7 @@ class Doubt(NamedTuple):
     incarnation: int
 
 
-class Attempt(NamedTuple, Generic[T]):
+class RunResult(NamedTuple, Generic[T]):
     """The result of one run, and the doubt whether it was committed."""
 
     result: T
@@ -57,7 +57,9 @@ class Attempt(NamedTuple, Generic[T]):
 
 
 def run_to_end(
-    connections: Connections, run: Callable[[Connection], Attempt[T]], deadline: Deadline
+    connections: Connections,
+    run: Callable[[PostgresConnection], RunResult[T]],
+    deadline: CallDeadline,
 ) -> T:
     """Run until a run is known to be committed, and return its result. Raises StoreUnavailable with
     the outcome "unknown" if the server cannot be asked within the time limit.
@@ -73,12 +75,12 @@ def transact(
     namespace: str,
     body: Callable[[Tx], T],
     plan: Plan,
-    deadline: Deadline,
+    deadline: CallDeadline,
     durable: bool,
 ) -> T:
     stripes: set[int] = set()
 
-    def run(raw: Connection) -> Attempt[T]:
+    def run(raw: PostgresConnection) -> RunResult[T]:
         tx = PostgresTx(raw, namespace, plan, deadline, set(stripes), connections.clock)
         try:
             tx.begin(durable=durable)
@@ -95,8 +97,8 @@ def transact(
 
 
 def try_commit(
-    raw: Connection, result: T, xid: str | None, commit: Callable[[], Any]
-) -> Attempt[T]:
+    raw: PostgresConnection, result: T, xid: str | None, commit: Callable[[], Any]
+) -> RunResult[T]:
     """Commit. A connection lost meanwhile leaves a doubt, unless there was nothing to commit."""
     try:
         commit()
@@ -106,16 +108,16 @@ def try_commit(
         ended = is_lost(error) or raw.pgconn.transaction_status == TransactionStatus.IDLE
         if xid is None or not ended:
             raise
-        return Attempt(result, Doubt(xid, raw.incarnation))
-    return Attempt(result)
+        return RunResult(result, Doubt(xid, raw.incarnation))
+    return RunResult(result)
 
 
-def was_committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> bool:
+def was_committed(connections: Connections, doubt: Doubt, deadline: CallDeadline) -> bool:
     """Ask the server how a transaction ended, until it has. Raises StoreUnavailable with the
     outcome "unknown" if the server cannot be asked within the time limit.
     """
 
-    def ask(raw: Connection) -> str | None:
+    def ask(raw: PostgresConnection) -> str | None:
         fate = schema.fate(raw, doubt.xid, doubt.incarnation)
         if fate == "committed":
             schema.confirm_commits(raw)
@@ -135,12 +137,12 @@ def was_committed(connections: Connections, doubt: Doubt, deadline: Deadline) ->
 
 
 def put_new(
-    raw: Connection,
+    raw: PostgresConnection,
     namespace: str,
     space: Space[R],
     items: Sequence[tuple[str, R]],
-    deadline: Deadline,
-) -> Attempt[int | None]:
+    deadline: CallDeadline,
+) -> RunResult[int | None]:
     """Insert all items and return their revision, or nothing and None if any key exists."""
     table = table_of(space, schema.DIALECT)
     parameters: list[Any] = []
@@ -154,18 +156,18 @@ def put_new(
     found = _changed(raw, deadline, latching, _put_new(space, len(items)), parameters)
     if len(found) < len(items):
         exchange(raw, [ROLLBACK])
-        return Attempt(None)
+        return RunResult(None)
     return try_commit(raw, int(found[0][0]), found[0][1], lambda: _commit(raw))
 
 
 def delete_if(
-    raw: Connection,
+    raw: PostgresConnection,
     namespace: str,
     space: Space[Any],
     keys: Sequence[str],
     token: int,
-    deadline: Deadline,
-) -> Attempt[int]:
+    deadline: CallDeadline,
+) -> RunResult[int]:
     """Delete those of the keys whose record has the revision `token`; return how many there
     were.
     """
@@ -177,19 +179,23 @@ def delete_if(
     found = _changed(raw, deadline, latching, sql, [namespace, token, *keys])
     if not found:
         exchange(raw, [ROLLBACK])
-        return Attempt(0)
+        return RunResult(0)
     return try_commit(raw, len(found), found[0][1], lambda: _commit(raw))
 
 
 def _changed(
-    raw: Connection, deadline: Deadline, latching: latches.Sql, sql: str, parameters: Sequence[Any]
+    raw: PostgresConnection,
+    deadline: CallDeadline,
+    latching: latches.Sql,
+    sql: str,
+    parameters: Sequence[Any],
 ) -> list[tuple[Any, ...]]:
     faults.reach("postgres.write")
     statements = (*latches.begin(deadline), latching, (sql, parameters))
     return exchange(raw, [bound(*one) for one in statements])[-1].rows
 
 
-def _commit(raw: Connection) -> None:
+def _commit(raw: PostgresConnection) -> None:
     faults.reach("postgres.commit.before")
     exchange(raw, [COMMIT])
     faults.reach("postgres.commit.after")

@@ -34,17 +34,19 @@ _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
 _END = ExecStatus.PIPELINE_SYNC
 
 
-class Deadline(NamedTuple):
+class CallDeadline(NamedTuple):
     """The end of a call's time limit, on the monotonic clock."""
 
     at: float
 
     @classmethod
-    def after(cls, seconds: float) -> "Deadline":
+    def after(cls, seconds: float) -> "CallDeadline":
         return cls(time.monotonic() + seconds)
 
     def left_s(self) -> float:
-        """What is left, and a little when nothing is: a driver takes 0 for no limit at all."""
+        """The seconds left. A little more than 0 after the end: a driver takes 0 for no limit at
+        all.
+        """
         return max(self.at - time.monotonic(), 0.001)
 
     def passed(self) -> bool:
@@ -55,7 +57,7 @@ class Again(Exception):
     """Nothing was committed and the work should run again."""
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that stops waiting for the server at `patience_until`."""
 
     patience_until: float = math.inf
@@ -79,7 +81,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         *,
         failed: Callable[[psycopg.Error], None] | None = None,
         **kwargs: Any,
-    ) -> "Connection":
+    ) -> "PostgresConnection":
         """As the driver does. `failed` gets the error of a failed attempt: a pool hides it."""
         try:
             return super().connect(conninfo, **kwargs)
@@ -96,7 +98,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
     def wait_unbounded(self, gen: Generator[Wait, Ready | int, T]) -> T:
-        """Wait as a generator asks that calls `check_patience` itself."""
+        """Wait as the generator asks; the generator itself calls `check_patience`."""
         return super().wait(gen)
 
     def check_patience(self) -> None:
@@ -105,7 +107,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise NoAnswer("no answer within the time limit")
 
 
-def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
+def _bounded(gen: Generator[Any, Any, T], connection: PostgresConnection) -> Generator[Any, Any, T]:
     """The driver's own waiting, ended at the connection's limit. The driver sends 0 after each
     moment of silence.
     """
@@ -128,7 +130,7 @@ class Statement(NamedTuple):
     parameters: list[bytes | None]
 
 
-class Answer(NamedTuple):
+class StatementResult(NamedTuple):
     """The answer to one statement: its rows, or how many it changed."""
 
     rows: list[tuple[Any, ...]]
@@ -145,7 +147,7 @@ def bound(sql: str, parameters: Sequence[Any] = ()) -> Statement:
 COMMIT, ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
 
 
-def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
+def exchange(raw: PostgresConnection, statements: Sequence[Statement]) -> list[StatementResult]:
     """Send statements in one message, and return their answers. Raises the driver's errors.
 
     Statements after a failed one are not executed. A connection left in the middle of a message is
@@ -171,7 +173,7 @@ def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
     return [_answer(raw, result) for result in results]
 
 
-def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
+def _prepare(raw: PostgresConnection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
     """Add the preparation of a statement to the message; return its name, which goes into `fresh`
     if the session keeps it.
     """
@@ -183,7 +185,7 @@ def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]
     return name
 
 
-def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
+def _results(raw: PostgresConnection) -> Generator[Wait, Ready | int, list[Any]]:
     """The results of a message once it has ended. Raises the error of the first that failed."""
     pgconn = raw.pgconn
     results: list[Any] = []
@@ -216,14 +218,14 @@ def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
     return results[:-1]
 
 
-def _answer(raw: Connection, result: Any) -> Answer:
+def _answer(raw: PostgresConnection, result: Any) -> StatementResult:
     if not result.ntuples:
-        return Answer([], result.command_tuples or 0)
+        return StatementResult([], result.command_tuples or 0)
     raw.reader.set_pgresult(result)
     rows = raw.reader.load_rows(0, result.ntuples, tuple)
-    # Or the connection would keep the whole last answer in memory.
+    # Otherwise the connection would keep the whole last answer in memory.
     raw.reader.set_pgresult(None)
-    return Answer(rows, result.ntuples)
+    return StatementResult(rows, result.ntuples)
 
 
 def _written(value: Any) -> bytes | None:

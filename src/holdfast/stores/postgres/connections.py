@@ -26,8 +26,8 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.checks import closed
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connection import Again, Connection, Deadline, ServerClock
+from holdfast.stores.postgres.address import DatabaseUrl
+from holdfast.stores.postgres.connection import Again, CallDeadline, PostgresConnection, ServerClock
 from holdfast.stores.postgres.errors import is_lost, is_transient, out_of_time, translated
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 class Connections:
     """The connections of one store in this process. `join` gets each one before it is used."""
 
-    def __init__(self, address: Address, join: Callable[[Connection], None]) -> None:
+    def __init__(self, address: DatabaseUrl, join: Callable[[PostgresConnection], None]) -> None:
         self.address = address
         self._join = join
         self.clock = ServerClock()
@@ -87,9 +87,9 @@ class Connections:
 
     def _begin_process(self) -> None:
         self._mutex = threading.Lock()
-        self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._pool: ConnectionPool[Connection] | None = None
-        self._at_hand: Connection | None = None
+        self._open_ones: weakref.WeakSet[PostgresConnection] = weakref.WeakSet()
+        self._pool: ConnectionPool[PostgresConnection] | None = None
+        self._at_hand: PostgresConnection | None = None
         self._asking = 0
         self._closed = False
         self._failures = 0
@@ -98,10 +98,10 @@ class Connections:
         """Why the last of them could not."""
         self._keeps_sessions = False
 
-    def connect(self) -> Connection:
+    def connect(self) -> PostgresConnection:
         """A connection beside the pool, for the caller to close. Raises errors of Holdfast."""
         try:
-            raw = Connection.connect(self.address.conninfo, autocommit=True)
+            raw = PostgresConnection.connect(self.address.conninfo, autocommit=True)
             self._open_ones.add(raw)
             try:
                 self._limit_session(raw)
@@ -112,9 +112,11 @@ class Connections:
             raise translated(self.address, error) from None
         return raw
 
-    def run(self, work: Callable[[Connection], T], deadline: Deadline | None = None) -> T:
+    def run(
+        self, work: Callable[[PostgresConnection], T], deadline: CallDeadline | None = None
+    ) -> T:
         """Do the work on a connection, again when it was lost before it could take effect."""
-        deadline = deadline or Deadline.after(TRANSACT_TIMEOUT_S)
+        deadline = deadline or CallDeadline.after(TRANSACT_TIMEOUT_S)
         pause_s, losses = _PAUSE_S, 0
         while True:
             try:
@@ -128,7 +130,8 @@ class Connections:
                     raise translated(self.address, error) from None
                 losses += is_lost(error)
                 if 0 < losses <= CONNECTIONS_MAX:
-                    # All that were idle when the server went are lost, and each is found so once.
+                    # All connections that were idle when the server went away are lost. Each fails
+                    # once, at its next use.
                     continue
             # A growing pause, so that a server that comes back is not overrun.
             time.sleep(min(pause_s, deadline.left_s()))
@@ -163,7 +166,9 @@ class Connections:
         self._begin_process()
         self._closed = was_closed
 
-    def lend(self, deadline: Deadline) -> tuple[ConnectionPool[Connection], Connection]:
+    def lend(
+        self, deadline: CallDeadline
+    ) -> tuple[ConnectionPool[PostgresConnection], PostgresConnection]:
         """A connection that gives up a moment after the deadline, and the pool it belongs to."""
         if self._closed:
             raise closed()
@@ -185,7 +190,7 @@ class Connections:
         raw.patience_until = deadline.at + _GRACE_S
         return pool, raw
 
-    def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
+    def give_back(self, pool: ConnectionPool[PostgresConnection], raw: PostgresConnection) -> None:
         """Take a connection back.
 
         One stays at hand, because the way through the pool costs as much as a message. But not for
@@ -219,7 +224,9 @@ class Connections:
                 pool.putconn(raw)
             raise
 
-    def _from_pool(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
+    def _from_pool(
+        self, pool: ConnectionPool[PostgresConnection], deadline: CallDeadline
+    ) -> PostgresConnection:
         # In short requests: each makes a pool that gave up try again.
         while True:
             try:
@@ -233,10 +240,10 @@ class Connections:
                 self.address, self._failure or psycopg.OperationalError("no connection")
             )
 
-    def _open_pool(self) -> ConnectionPool[Connection]:
+    def _open_pool(self) -> ConnectionPool[PostgresConnection]:
         return ConnectionPool(
             self.address.conninfo,
-            connection_class=Connection,
+            connection_class=PostgresConnection,
             # The driver's own way of preparing would at times make the session forget what
             # `exchange` has prepared.
             kwargs={"autocommit": True, "prepare_threshold": None, "failed": self._note_failure},
@@ -252,7 +259,7 @@ class Connections:
     def _note_failure(self, error: psycopg.Error) -> None:
         self._failure = error
 
-    def _configure(self, raw: Connection) -> None:
+    def _configure(self, raw: PostgresConnection) -> None:
         self._open_ones.add(raw)
         self._limit_session(raw)
         self._join(raw)
@@ -260,7 +267,7 @@ class Connections:
             # The server answers. Until a new failure, no free connection means that all are in use.
             self._failures = _failures(self._pool)
 
-    def _limit_session(self, raw: Connection) -> None:
+    def _limit_session(self, raw: PostgresConnection) -> None:
         served_by = raw.value(_SESSION_LIMITS)
         # A server gives its process number when it is connected to; a pooler gives one of its own.
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
@@ -273,11 +280,11 @@ class Lent:
 
     __slots__ = ("_connections", "_deadline", "_pool", "_raw")
 
-    def __init__(self, connections: Connections, deadline: Deadline) -> None:
+    def __init__(self, connections: Connections, deadline: CallDeadline) -> None:
         self._connections = connections
         self._deadline = deadline
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> PostgresConnection:
         self._pool, self._raw = self._connections.lend(self._deadline)
         return self._raw
 
@@ -285,11 +292,11 @@ class Lent:
         self._connections.give_back(self._pool, self._raw)
 
 
-def _failures(pool: ConnectionPool[Connection]) -> int:
+def _failures(pool: ConnectionPool[PostgresConnection]) -> int:
     return pool.get_stats().get("connections_errors", 0)
 
 
-def _end_transaction(raw: Connection) -> None:
+def _end_transaction(raw: PostgresConnection) -> None:
     """Leave no transaction open, whatever ended the work."""
     status = raw.pgconn.transaction_status
     if raw.pgconn.pipeline_status != PipelineStatus.OFF:
@@ -305,7 +312,7 @@ def _end_transaction(raw: Connection) -> None:
     raw.close()
 
 
-def refuse_shared_sessions(address: Address, raw: psycopg.Connection[Any]) -> None:
+def refuse_shared_sessions(address: DatabaseUrl, raw: psycopg.Connection[Any]) -> None:
     """Raise StoreUnavailable if a connection through a pooler loses its session to others.
 
     Another connection takes any free session and keeps it in a transaction; if that was this one's,

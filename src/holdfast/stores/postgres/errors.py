@@ -13,7 +13,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.checks import closed
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import DatabaseUrl
 
 _SHUT_DOWN = {"57P01", "57P02", "57P03", "57P05", "25P03"}
 _OUT_OF_TURN = {"40001", "40P01"}
@@ -51,13 +51,13 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def is_transient(error: psycopg.Error) -> bool:
-    """May the same work, of which nothing was done, succeed at once when it runs again?"""
+    """Nothing was done: may the same work succeed if it runs again at once?"""
     return not isinstance(error, NoAnswer | PoolTimeout | PoolClosed) and (
         is_lost(error) or error.sqlstate in _OUT_OF_TURN
     )
 
 
-def translated(address: Address, error: psycopg.Error) -> HoldfastError:
+def translated(address: DatabaseUrl, error: psycopg.Error) -> HoldfastError:
     """What an error that left everything unchanged means to the caller."""
     state = error.sqlstate or (_TOO_MANY if _TOO_MANY_WORDS.search(str(error)) else "")
     why = address.redacted(str(error).strip().partition("\n")[0])
@@ -85,7 +85,7 @@ def translated(address: Address, error: psycopg.Error) -> HoldfastError:
     return StoreUnavailable(f"{address} refused ({why}): {hint}", sqlstate=state, outcome="none")
 
 
-def unreachable(address: Address, why: str) -> StoreUnavailable:
+def unreachable(address: DatabaseUrl, why: str) -> StoreUnavailable:
     """The server cannot be reached, or went away."""
     return StoreUnavailable(
         f"{address} does not answer ({why}); nothing was changed: check that it runs and that the "
@@ -94,7 +94,7 @@ def unreachable(address: Address, why: str) -> StoreUnavailable:
     )
 
 
-def unknown(address: Address) -> StoreUnavailable:
+def unknown(address: DatabaseUrl) -> StoreUnavailable:
     """The connection was lost at the commit, and the server could not be asked how it ended."""
     return StoreUnavailable(
         f"the connection to {address} was lost at a commit and its outcome could not be learned in "

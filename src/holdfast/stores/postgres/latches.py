@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.kernel.space import Rows, Space
 from holdfast.kernel.store import spaces_of
-from holdfast.stores.postgres.connection import Deadline
+from holdfast.stores.postgres.connection import CallDeadline
 from holdfast.stores.postgres.connections import WAIT_S
 
 STRIPES = 1024
@@ -104,18 +104,18 @@ def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
     return "SELECT " + f", {_LEFT}, ".join(call for call, _ in locks), parameters
 
 
-def begin(deadline: Deadline, *, durable: bool = True) -> list[Sql]:
+def begin(deadline: CallDeadline, *, durable: bool = True) -> list[Sql]:
     """The statements that begin a transaction with what is left of a time limit."""
     # Every session begins with the default limit, and most calls have it.
     usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
     return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_NOT_DURABLE])]
 
 
-def limit_ms(deadline: Deadline) -> int:
+def limit_ms(deadline: CallDeadline) -> int:
     return max(int(deadline.left_s() * 1000), 1)
 
 
-def limit(deadline: Deadline) -> Sql:
+def limit(deadline: CallDeadline) -> Sql:
     """The statement that sends the server what is left of a time limit.
 
     It bounds each wait for a lock, which costs nothing where nobody waits; a limit on statements

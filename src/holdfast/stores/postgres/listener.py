@@ -19,7 +19,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.checks import closed
 from holdfast.stores.listener import FdListener, Switchboard, readable
 from holdfast.stores.postgres import latches
-from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connection import PostgresConnection
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import unreachable
 
@@ -113,7 +113,7 @@ class Listening:
         if stop_fd >= 0:
             os.close(stop_fd)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> PostgresConnection:
         raw = self._connections.connect()
         try:
             # Held as long as the session: the sign that somebody listens.
@@ -125,8 +125,8 @@ class Listening:
             raise unreachable(address, address.redacted(str(error))) from None
         return raw
 
-    def _run(self, raw: Connection) -> None:
-        connected: Connection | None = raw
+    def _run(self, raw: PostgresConnection) -> None:
+        connected: PostgresConnection | None = raw
         while connected is not None:
             try:
                 while not readable([self._stop_fd, connected.fileno()], _QUIET_S) & {self._stop_fd}:
@@ -139,14 +139,14 @@ class Listening:
                 connected.close()
             connected = self._reconnect()
 
-    def _dispatch(self, raw: Connection) -> None:
+    def _dispatch(self, raw: PostgresConnection) -> None:
         raw.pgconn.consume_input()
         while (notice := raw.pgconn.notifies()) is not None:
             payload = notice.extra.decode()
             if payload.startswith(self._prefix):
                 self._board.notify(payload.removeprefix(self._prefix))
 
-    def _reconnect(self) -> Connection | None:
+    def _reconnect(self) -> PostgresConnection | None:
         """A new connection, or None when the store was closed meanwhile."""
         pause_s = _PAUSE_S
         while not readable([self._stop_fd], pause_s):

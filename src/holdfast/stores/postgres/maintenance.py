@@ -23,7 +23,7 @@ from holdfast.stores.copy import (
     record_problem,
 )
 from holdfast.stores.postgres import attempt, latches, schema
-from holdfast.stores.postgres.connection import Connection, Deadline
+from holdfast.stores.postgres.connection import CallDeadline, PostgresConnection
 from holdfast.stores.postgres.errors import translated, unreachable
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import table_of
@@ -45,7 +45,7 @@ _LONG = (
     "AND a.pid <> pg_backend_pid() "
     "AND a.xact_start < statement_timestamp() - make_interval(secs => %s) ORDER BY 2 DESC"
 )
-"""A session lock is held outside of transactions, and is not meant."""
+"""A session lock is held outside of transactions, and does not count here."""
 
 _STRANGERS = (
     "SELECT rolname FROM pg_roles WHERE rolcanlogin "
@@ -60,7 +60,7 @@ class PostgresAdministration(Administration):
         self._store = store
 
     def facts(self) -> dict[str, str]:
-        def ask(raw: Connection) -> dict[str, str]:
+        def ask(raw: PostgresConnection) -> dict[str, str]:
             last = raw.value(_LAST_REVISION)
             standbys = raw.value("SHOW synchronous_standby_names")
             return {
@@ -84,8 +84,8 @@ class PostgresAdministration(Administration):
         return [row[0] for row in rows]
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
-        """Checks every record, index and journal entry of every namespace. Pages are the server's
-        own to check: pg_amcheck.
+        """Checks every record, index and journal entry of every namespace. Pages are checked by the
+        server's own tool, pg_amcheck.
         """
         found: list[str] = []
         with _snapshot(self._store) as raw:
@@ -105,7 +105,7 @@ class PostgresAdministration(Administration):
         sql = table_of(space, schema.DIALECT).get.encode()
         namespace = self._store.namespace
 
-        def fetch(raw: Connection) -> str | None:
+        def fetch(raw: PostgresConnection) -> str | None:
             if not schema.is_current(raw, space):
                 return None
             found = raw.execute(sql, (namespace, key)).fetchone()
@@ -117,7 +117,7 @@ class PostgresAdministration(Administration):
         return value.encode()
 
     def begin_era(self) -> int:
-        """For a server whose files were put back as they once were, which it cannot notice
+        """For a server whose files were restored from an earlier copy: it cannot notice that
         itself.
         """
         return self._store.connections.run(schema.advance_era)
@@ -176,7 +176,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
         raw.close()
 
 
-def _commit(store: PostgresStore, raw: Connection) -> None:
+def _commit(store: PostgresStore, raw: PostgresConnection) -> None:
     """Commit; if the connection is lost meanwhile, find out the outcome. Raises
     StoreUnavailable.
     """
@@ -192,11 +192,11 @@ def _commit(store: PostgresStore, raw: Connection) -> None:
         return
     # Closed first: the server would wait for ever for a transaction that we keep open ourselves.
     raw.close()
-    if not attempt.was_committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
+    if not attempt.was_committed(store.connections, doubt, CallDeadline.after(TRANSACT_TIMEOUT_S)):
         raise unreachable(store.connections.address, "the connection was lost")
 
 
-def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
+def _write(raw: PostgresConnection, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
     rows: dict[str, list[tuple[Any, ...]]] = {
         table_of(space, schema.DIALECT).insert: [] for space in spaces
     }
@@ -214,7 +214,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
     raw.cursor().executemany(sql, ((*entry[:6], entry.data.decode()) for entry in all_of.journal))
 
 
-def _flush(raw: Connection, rows: dict[str, list[tuple[Any, ...]]], at_least: int) -> None:
+def _flush(raw: PostgresConnection, rows: dict[str, list[tuple[Any, ...]]], at_least: int) -> None:
     for sql, waiting in rows.items():
         if len(waiting) >= at_least:
             raw.cursor().executemany(sql.encode(), waiting)
@@ -222,7 +222,7 @@ def _flush(raw: Connection, rows: dict[str, list[tuple[Any, ...]]], at_least: in
 
 
 def _records(
-    raw: Connection, space: Space[Any]
+    raw: PostgresConnection, space: Space[Any]
 ) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
     table = table_of(space, schema.DIALECT)
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
@@ -232,7 +232,7 @@ def _records(
         yield StoredRecord(space, ns, key, rev, value.encode()), places
 
 
-def _all(raw: Connection, sql: str) -> Iterator[tuple[Any, ...]]:
+def _all(raw: PostgresConnection, sql: str) -> Iterator[tuple[Any, ...]]:
     """The rows of a statement, in batches: there may be more than fit into memory."""
     with raw.cursor(name=f"holdfast_{abs(hash(sql))}") as cursor:
         cursor.itersize = _BATCH
@@ -241,7 +241,7 @@ def _all(raw: Connection, sql: str) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _snapshot(store: PostgresStore) -> Iterator[Connection]:
+def _snapshot(store: PostgresStore) -> Iterator[PostgresConnection]:
     """A connection of its own that sees the store as of one moment."""
     raw = store.connections.connect()
     try:

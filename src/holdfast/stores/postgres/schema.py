@@ -12,7 +12,7 @@ Tables are made and changed inside a transaction that holds the migration lock.
 Between two incarnations of a server it may have lost its last transactions, and it gives their
 numbers again. After a crash a server may give a transaction the number of one that was lost, and
 the sequence of revisions may have gone back to where it was last written. A standby that took over,
-or a database made of a backup, knows less still. So neither `pg_xact_status` nor a place in the
+or a database made of a backup, knows even less. So neither `pg_xact_status` nor a place in the
 journal means the same before and after. An ordinary stop and start loses nothing, and starts no new
 incarnation.
 
@@ -30,7 +30,7 @@ from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.checks import new_journal
 from holdfast.stores.postgres import latches
-from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connection import PostgresConnection
 from holdfast.stores.sql import Dialect, is_declared, table_of
 
 DIALECT = Dialect(
@@ -94,7 +94,7 @@ def instant(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def migrate(raw: Connection) -> None:
+def migrate(raw: PostgresConnection) -> None:
     """Bring the layout up to this program's. Raises StoreUnavailable for a server that cannot be
     used, SchemaTooNew for a newer layout.
     """
@@ -112,7 +112,7 @@ def migrate(raw: Connection) -> None:
                 raw.execute(statement.format(start=start, journal=journal).encode())
 
 
-def is_current(raw: Connection, space: Space[Any]) -> bool:
+def is_current(raw: PostgresConnection, space: Space[Any]) -> bool:
     """Is the space's table as this program declares it? Raises SchemaTooNew when a newer program
     wrote it.
     """
@@ -122,7 +122,7 @@ def is_current(raw: Connection, space: Space[Any]) -> bool:
     return is_declared(space, found)
 
 
-def declare(raw: Connection, space: Space[Any]) -> None:
+def declare(raw: PostgresConnection, space: Space[Any]) -> None:
     """Make the space's table, or bring its indexes up to date."""
     table = table_of(space, DIALECT)
     bare = table.name.removeprefix(DIALECT.schema)
@@ -158,7 +158,7 @@ def declare(raw: Connection, space: Space[Any]) -> None:
     )
 
 
-def refuse_standby(raw: Connection) -> None:
+def refuse_standby(raw: PostgresConnection) -> None:
     """Raise StoreUnavailable if the server is a standby."""
     says = raw.info.parameter_status("in_hot_standby")
     # Before version 14 the server has to be asked.
@@ -170,7 +170,7 @@ def refuse_standby(raw: Connection) -> None:
         )
 
 
-def _refuse_unfit(raw: Connection) -> None:
+def _refuse_unfit(raw: PostgresConnection) -> None:
     refuse_standby(raw)
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
@@ -186,7 +186,7 @@ def _refuse_unfit(raw: Connection) -> None:
         )
 
 
-def _layout(raw: Connection) -> int:
+def _layout(raw: PostgresConnection) -> int:
     # Not by to_regclass: it may use what the session knew before it waited for another session that
     # made the tables.
     if not raw.execute(
@@ -203,7 +203,7 @@ def _layout(raw: Connection) -> int:
     return found
 
 
-def join_incarnation(raw: Connection) -> None:
+def join_incarnation(raw: PostgresConnection) -> None:
     """Find the server's incarnation, and start a new one if the last has ended. Raises
     StoreUnavailable for a standby, which cannot know.
     """
@@ -212,7 +212,7 @@ def join_incarnation(raw: Connection) -> None:
     raw.journal = int(raw.value(_JOURNAL))
 
 
-def advance_era(raw: Connection, known: int = 0) -> int:
+def advance_era(raw: PostgresConnection, known: int = 0) -> int:
     """Bring the sequence of revisions into a new era, beyond its last and a known one; return the
     era. No token of the eras before is given again.
     """
@@ -224,7 +224,7 @@ def advance_era(raw: Connection, known: int = 0) -> int:
     return era
 
 
-def fate(raw: Connection, xid: str, incarnation: int) -> str | None:
+def fate(raw: PostgresConnection, xid: str, incarnation: int) -> str | None:
     """How a transaction of an incarnation ended: committed, aborted, or anything else while the
     server cannot say.
 
@@ -241,7 +241,7 @@ def fate(raw: Connection, xid: str, incarnation: int) -> str | None:
     return "aborted" if earlier and status == "in progress" else status
 
 
-def confirm_commits(raw: Connection) -> None:
+def confirm_commits(raw: PostgresConnection) -> None:
     """Return once everything committed so far is as safe as this server's settings make it.
 
     A transaction can be committed on a server whose standby has not confirmed it: the session that
@@ -250,12 +250,12 @@ def confirm_commits(raw: Connection) -> None:
     raw.execute("UPDATE holdfast.meta SET number = number WHERE name = 'layout'")
 
 
-def _found(raw: Connection) -> int:
+def _found(raw: PostgresConnection) -> int:
     found = raw.execute(_FIND).fetchone()
     return int(found[0]) if found else 0
 
 
-def _begin(raw: Connection) -> int:
+def _begin(raw: PostgresConnection) -> int:
     raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
     raw.execute(*latches.exclusive([latches.migration_key()]))
     number = _found(raw)

@@ -17,7 +17,7 @@ import psycopg
 from holdfast.kernel import threads
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.listener import readable
-from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connection import PostgresConnection
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.latches import session_key
@@ -36,7 +36,7 @@ _NO_IDLE_LIMIT = (
 _QUIET_S = 3600.0
 
 
-class SessionLock:
+class PostgresSessionLock:
     """A lock among all sessions of a database that know its name."""
 
     def __init__(self, connections: Connections, namespace: str, name: str) -> None:
@@ -51,11 +51,11 @@ class SessionLock:
         thread that the child lacks may have the mutex.
         """
         self._mutex = threading.Lock()
-        self._asking: Connection | None = None
+        self._asking: PostgresConnection | None = None
 
-    def contender(self) -> "SessionContender":
+    def contender(self) -> "PostgresSessionContender":
         """Open a connection for the lock. Raises StoreUnavailable."""
-        return SessionContender(
+        return PostgresSessionContender(
             self._connections, self._key, f"{self._held} AND pid = pg_backend_pid()"
         )
 
@@ -72,7 +72,7 @@ class SessionLock:
             except psycopg.Error as error:
                 raise translated(self._connections.address, error) from None
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> PostgresConnection:
         if self._asking is None:
             self._asking = self._connections.connect()
         return self._asking
@@ -85,7 +85,7 @@ class SessionLock:
                 asking.close()
 
 
-class SessionContender:
+class PostgresSessionContender:
     """One that wants the lock, and maybe holds it."""
 
     def __init__(self, connections: Connections, key: int, mine: str) -> None:
@@ -118,7 +118,7 @@ class SessionContender:
             raise translated(self._connections.address, error) from None
         return self._taken
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PostgresConnection:
         raw = self._connections.connect()
         try:
             _asked(raw, _NO_IDLE_LIMIT)
@@ -184,7 +184,7 @@ class SessionContender:
             os.close(self._stop_fd)
 
 
-def _asked(raw: Connection, question: str) -> Any:
+def _asked(raw: PostgresConnection, question: str) -> Any:
     """One answer, within the time that a transaction may take."""
     raw.patience_until = time.monotonic() + TRANSACT_TIMEOUT_S
     return raw.value(question)

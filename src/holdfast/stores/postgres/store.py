@@ -35,12 +35,18 @@ from holdfast.stores.copy import entry_data
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import BaseStore, Plan
 from holdfast.stores.postgres import attempt, latches, schema
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connection import Connection, Deadline, bound, exchange, passing_s
+from holdfast.stores.postgres.address import DatabaseUrl
+from holdfast.stores.postgres.connection import (
+    CallDeadline,
+    PostgresConnection,
+    bound,
+    exchange,
+    passing_s,
+)
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.listener import Listening
-from holdfast.stores.postgres.session_lock import SessionLock
+from holdfast.stores.postgres.session_lock import PostgresSessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.sql import table_of
 
@@ -85,10 +91,10 @@ class PostgresStore(BaseStore):
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
-        self.connections = Connections(Address(url), schema.join_incarnation)
+        self.connections = Connections(DatabaseUrl(url), schema.join_incarnation)
         self._listening = Listening(self.connections, namespace)
         self._declared: set[Space[Any]] = set()
-        self._session_locks: list[SessionLock] = []
+        self._session_locks: list[PostgresSessionLock] = []
         self._closed = False
         # On a connection of its own, whose error says best what is wrong with the URL.
         raw = self.connections.connect()
@@ -124,12 +130,12 @@ class PostgresStore(BaseStore):
     def _transact(
         self, body: Callable[[Tx], T], plan: Plan, deadline: float, durable: bool = True
     ) -> T:
-        limit = Deadline(deadline)
+        limit = CallDeadline(deadline)
         self._declare(plan.spaces, limit)
         return attempt.transact(self.connections, self.namespace, body, plan, limit, durable)
 
     def _read(self, body: Callable[[ReadTx], T], plan: Plan, deadline: float) -> T:
-        def snapshot(raw: Connection) -> T:
+        def snapshot(raw: PostgresConnection) -> T:
             asked_s = passing_s()
             cursor = raw.execute(
                 f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}"
@@ -142,25 +148,25 @@ class PostgresStore(BaseStore):
             finally:
                 tx.end()
 
-        self._declare(plan.spaces, Deadline(deadline))
-        return self.connections.run(snapshot, Deadline(deadline))
+        self._declare(plan.spaces, CallDeadline(deadline))
+        return self.connections.run(snapshot, CallDeadline(deadline))
 
     def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
-        self._declare([space], Deadline(deadline))
+        self._declare([space], CallDeadline(deadline))
         if not storable(key):
             return None
         sql = table_of(space, schema.DIALECT).get
 
-        def fetch(raw: Connection) -> list[tuple[Any, ...]]:
+        def fetch(raw: PostgresConnection) -> list[tuple[Any, ...]]:
             return exchange(raw, [bound(sql, (self.namespace, key))])[0].rows
 
-        found = self.connections.run(fetch, Deadline(deadline))
+        found = self.connections.run(fetch, CallDeadline(deadline))
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def _put_new(
         self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
-        limit = Deadline(deadline)
+        limit = CallDeadline(deadline)
         self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
@@ -171,7 +177,7 @@ class PostgresStore(BaseStore):
     def _delete_if(
         self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
-        limit = Deadline(deadline)
+        limit = CallDeadline(deadline)
         self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
@@ -183,7 +189,7 @@ class PostgresStore(BaseStore):
         return self._listening.listen(topics)
 
     def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
-        def fetch(raw: Connection) -> Batch:
+        def fetch(raw: PostgresConnection) -> Batch:
             places = places_of(cursor, 3, raw.journal)
             if places[0] > raw.incarnation:
                 # That incarnation began on another server, with a copy of this one's files or dump.
@@ -201,14 +207,14 @@ class PostgresStore(BaseStore):
 
         return self.connections.run(fetch)
 
-    def session_lock(self, name: str) -> SessionLock:
-        lock = SessionLock(self.connections, self.namespace, name)
+    def session_lock(self, name: str) -> PostgresSessionLock:
+        lock = PostgresSessionLock(self.connections, self.namespace, name)
         self._session_locks.append(lock)
         return lock
 
     def declare(self, spaces: Sequence[Space[Any]]) -> None:
         """Make the tables of these spaces, or bring them up to date."""
-        self._declare(spaces, Deadline.after(TRANSACT_TIMEOUT_S))
+        self._declare(spaces, CallDeadline.after(TRANSACT_TIMEOUT_S))
 
     def close(self) -> None:
         if not self._closed:
@@ -228,7 +234,7 @@ class PostgresStore(BaseStore):
     def _ask_now(self) -> datetime:
         return schema.instant(self.connections.run(lambda raw: raw.value(f"SELECT {latches.NOW}")))
 
-    def _declare(self, spaces: Sequence[Space[Any]], deadline: Deadline) -> None:
+    def _declare(self, spaces: Sequence[Space[Any]], deadline: CallDeadline) -> None:
         if self._closed:
             raise closed()
         if self._declared.issuperset(spaces):
@@ -249,7 +255,7 @@ def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: st
     )
 
 
-def _declare(raw: Connection, space: Space[Any], deadline: Deadline) -> None:
+def _declare(raw: PostgresConnection, space: Space[Any], deadline: CallDeadline) -> None:
     if schema.is_current(raw, space):
         return
     latch = latches.exclusive([latches.migration_key()])

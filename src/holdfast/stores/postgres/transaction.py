@@ -24,11 +24,11 @@ from holdfast.stores.postgres.connection import (
     COMMIT,
     ROLLBACK,
     Again,
-    Answer,
-    Connection,
-    Deadline,
+    CallDeadline,
+    PostgresConnection,
     ServerClock,
     Statement,
+    StatementResult,
     bound,
     exchange,
     passing_s,
@@ -77,7 +77,7 @@ class PostgresReadTx(SqlReadTx):
     dialect = schema.DIALECT
 
     def __init__(
-        self, raw: Connection, namespace: str, names: frozenset[str], now: datetime
+        self, raw: PostgresConnection, namespace: str, names: frozenset[str], now: datetime
     ) -> None:
         self._ns = namespace
         self._names = names
@@ -100,10 +100,10 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def __init__(
         self,
-        raw: Connection,
+        raw: PostgresConnection,
         namespace: str,
         plan: Plan,
-        deadline: Deadline,
+        deadline: CallDeadline,
         stripes: set[int],
         clock: ServerClock,
     ) -> None:
@@ -122,7 +122,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._new: dict[tuple[str, str], _New] = {}
         """Records put under keys that are not latched yet."""
         self._late = False
-        self._begun = False
+        self._started = False
         self._wrote = False
         self._pending: list[Statement] = []
         self._topics: dict[str, None] = {}
@@ -152,7 +152,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     @property
     def now(self) -> datetime:
-        if not self._begun:
+        if not self._started:
             self._send()
         return self._now
 
@@ -165,7 +165,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if not self._revision:
             self._place_new()
         if not self._revision:
-            if not self._begun and not self._by_row:
+            if not self._started and not self._by_row:
                 self._send()
             if not self._in_hand:
                 self._send_and_take()
@@ -273,11 +273,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
         ending = []
         if self._wrote or self._revision:
             ending.append(COMMIT)
-        elif self._begun:
+        elif self._started:
             ending.append(ROLLBACK)
         else:
             self._pending.clear()
-            self._begun = True
+            self._started = True
         if self._topics and self._listened:
             ending.append(bound(*notices(self._ns, list(self._topics))))
         if not ending:
@@ -385,14 +385,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Lock the rows of a statement and take a revision with them; at the beginning of the
         transaction also ask what it has to know then.
         """
-        if self._begun and self._in_hand:
+        if self._started and self._in_hand:
             # A transaction that changes two records mostly appends two entries.
             return self._with_revision(self.rows(_taking(sql, columns, more=True), parameters), 3)
-        if self._begun:
+        if self._started:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
         first = bound(_taking(sql, columns, _beginning(latches.NOW, self._ns)), parameters)
         row = self._send(first, opens=True)[0].rows[0]
-        self._begun = True
+        self._started = True
         self._opened(row[-2:])
         return self._with_revision([row[:-2]] if row[-3] is not None else [])
 
@@ -402,21 +402,21 @@ class PostgresTx(PostgresReadTx, SqlTx):
             # back.
             raise Again
 
-    def _send(self, *statements: Statement, opens: bool = False) -> list[Answer]:
+    def _send(self, *statements: Statement, opens: bool = False) -> list[StatementResult]:
         """Send what was kept back and these statements in one message; return the answers to these.
         With `opens` they ask themselves what a transaction has to know at its beginning.
         """
         self._place_new()
         opening = (
             []
-            if self._begun or opens
+            if self._started or opens
             else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
         )
         message = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._limit_sent_at + _LIMIT_KNOWN_S:
             # Row locks are waited for one by one, and all waits together have what is left of the
             # time.
-            message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
+            message.insert(0 if self._started else 1, bound(*latches.limit(self._deadline)))
             self._limit_sent_at = time.monotonic()
         self._pending = []
         self._asked_s = passing_s()
@@ -427,20 +427,20 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._failure = error
             raise
         if opening:
-            self._begun = True
+            self._started = True
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
-    def _send_and_take(self, *statements: Statement) -> list[Answer]:
+    def _send_and_take(self, *statements: Statement) -> list[StatementResult]:
         """The same, and take a revision after all statements."""
-        if self._begun:
+        if self._started:
             *answers, taken = self._send(*statements, bound(_TAKE))
             self._take(taken.rows[0])
             return answers
         *answers, first = self._send(
             *statements, bound(_look(_beginning(latches.NOW, self._ns), taking=True)), opens=True
         )
-        self._begun = True
+        self._started = True
         self._opened(first.rows[0])
         return answers
 

@@ -18,7 +18,7 @@ from holdfast.operations.agents import (
     GENERATION_VARIABLE,
     DefDir,
     IdOption,
-    Lease,
+    LeaseSeconds,
     SessionRoot,
     TakeOver,
 )
@@ -33,7 +33,7 @@ from holdfast.surfaces.cli.command import json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.gateway_serve import TmuxSettings
-from holdfast.surfaces.cli.lock_run import OnLost
+from holdfast.surfaces.cli.lock_run import LossPolicy
 from holdfast.surfaces.cli.output import remark
 
 words_argument = click.argument(
@@ -56,7 +56,7 @@ class LaunchAgent(Request, frozen=True, kw_only=True):
     ] = None
     session_root: SessionRoot = None
     agent_def_dir: DefDir = None
-    lease_s: Lease = None
+    lease_s: LeaseSeconds = None
     take_over: TakeOver = False
     tmux: TmuxSettings = TmuxSettings()
 
@@ -107,7 +107,7 @@ class RunAgent(LaunchAgent, frozen=True, kw_only=True):
         Flag("--generation", metavar="ID", help="Resume this generation instead of a new one."),
     ] = None
     on_lost: Annotated[
-        OnLost,
+        LossPolicy,
         Flag(
             "--on-lost",
             show_default=True,
@@ -202,7 +202,7 @@ def _kept(
     report: Callable[[int], None],
 ) -> int:
     lease_s = hf.settings.agents.lease_s if request.lease_s is None else request.lease_s
-    loss = _Loss(hf, agent, custody.command, request.on_lost)
+    loss = _TakeOver(hf, agent, custody.command, request.on_lost)
     keeping = AgentRenewal(hf.agents, agent, lease_s=request.lease_s, on_lost=loss)
     claim = Claim(
         kind="agent",
@@ -228,10 +228,10 @@ def _kept(
     return status_of(LeaseLost("")).exit if loss.happened else status
 
 
-class _Loss:
+class _TakeOver:
     """Says that another agent has the id, and ends the command unless --on-lost is ignore."""
 
-    def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: OnLost) -> None:
+    def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: LossPolicy) -> None:
         self._hf = hf
         self._agent = agent
         self._command = command

@@ -7,14 +7,14 @@ import textwrap
 import click
 from msgspec.structs import replace
 
-from holdfast.runtime.doctor import Finding, Verdict, examine
+from holdfast.runtime.doctor import Finding, Severity, examine
 from holdfast.runtime.doctor.finding import exit_status
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document
 
-_COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+_COLOURS = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
 _INDENT = 19
 
 
@@ -47,7 +47,7 @@ def _line(finding: Finding) -> str:
     verdict = click.style(
         f"{finding.verdict.value:<4}",
         fg=_COLOURS[finding.verdict],
-        bold=finding.verdict is Verdict.FAIL,
+        bold=finding.verdict is Severity.FAIL,
     )
     words = printable(
         f"{finding.says}. To fix: {completed(finding.fix)}" if finding.fix else finding.says

@@ -19,7 +19,7 @@ EXIT_NOT_COMPLETED = 1
 _FOREVER_S = 10 * 365 * 24 * 3600.0
 
 
-class Work(Request, frozen=True, kw_only=True):
+class RunWorker(Request, frozen=True, kw_only=True):
     """What a worker does."""
 
     agent_session: Annotated[str, Flag(*QUEUE, metavar="LABEL", help="The queue to work on.")]
@@ -59,13 +59,13 @@ class Work(Request, frozen=True, kw_only=True):
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@request_options(Work)
+@request_options(RunWorker)
 @click.option("-q", "--quiet", is_flag=True, help="Print only what the command prints.")
 @click.argument(
     "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
 )
 @job_store_options
-def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
+def run(request: RunWorker, words: tuple[str, ...], quiet: bool) -> int:
     """Work on jobs: pick one, run a command for it, report the verdict, pick the next.
 
     \b

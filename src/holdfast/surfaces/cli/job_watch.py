@@ -62,7 +62,7 @@ class JobWatch:
 
     def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
         """Follow them to the end, or until time runs out; return the exit status."""
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         outage = Outage()
         while True:
             try:
@@ -74,7 +74,7 @@ class JobWatch:
                 self.away = error
             if (status := self._verdict()) is not None:
                 return status
-            limits = [begun_s + timeout_s] if timeout_s is not None else []
+            limits = [started_s + timeout_s] if timeout_s is not None else []
             limits += [self._active_s + idle_s] if idle_s is not None else []
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:

@@ -285,8 +285,8 @@ def publish(
         return
     content = None if data is None else _decoded(data)
     with connected() as hf:
-        asked = request(job_id=given[0], event=given[1], data=content)
-        event = operations.keep_event(hf, asked).event
+        publication = request(job_id=given[0], event=given[1], data=content)
+        event = operations.keep_event(hf, publication).event
         answer(to_json(event) if as_json else str(event.seq))
         hf.send_events(event)
 
@@ -326,13 +326,13 @@ jobs.add_command(watch)
 @jobs.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--job", "same_id", hidden=True, help="The job's id.")
-@request_options(requests.Log)
+@request_options(requests.ReadJobLog)
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
 @json_option
 @job_store_options
 def logs(
-    request: Callable[..., requests.Log],
+    request: Callable[..., requests.ReadJobLog],
     job_id: str | None,
     same_id: str | None,
     listed: bool,

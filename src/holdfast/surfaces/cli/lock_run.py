@@ -30,7 +30,7 @@ from holdfast.surfaces.cli.lock_text import span
 from holdfast.surfaces.cli.output import remark
 
 _PRIORITY = Meta(ge=-LOCK_PRIORITY_MAX, le=LOCK_PRIORITY_MAX)
-OnLost = Literal["term", "ignore"]
+LossPolicy = Literal["term", "ignore"]
 JOB_VARIABLE = "HOLDFAST_LOCK_BY"
 """The job of a command under `locks run`; a `locks run` inside it is a part of that job."""
 _PAUSE_S = 1.0
@@ -74,7 +74,7 @@ class RunUnderLock(Request, frozen=True, kw_only=True):
     ] = None
     priority: Annotated[int, _PRIORITY, priority_flag] = 0
     on_lost: Annotated[
-        OnLost,
+        LossPolicy,
         Flag(
             "--on-lost",
             show_default=True,
@@ -202,7 +202,7 @@ class _Loss:
     can release it. That is no loss: a grant is lost only if it was taken away before that.
     """
 
-    def __init__(self, hf: Holdfast, grant: Grant, command: Command, on_lost: OnLost) -> None:
+    def __init__(self, hf: Holdfast, grant: Grant, command: Command, on_lost: LossPolicy) -> None:
         self._hf = hf
         self._grant = grant
         self._command = command

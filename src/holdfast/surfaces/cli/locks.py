@@ -71,7 +71,7 @@ def acquire(request: operations.Acquire, nonblock: bool, quiet: bool, as_json: b
 
 
 def take(
-    operation: Operation, request: operations.LockClaim, *, quiet: bool, as_json: bool
+    operation: Operation, request: operations.AcquireRequest, *, quiet: bool, as_json: bool
 ) -> None:
     """Take locks for a command that ends at once, and print the token."""
     with (

@@ -151,10 +151,10 @@ def working(what: str) -> Iterator[None]:
 
 
 def _show_progress(stream: TextIO, what: str, over: threading.Event) -> None:
-    begun_s, line = time.monotonic(), ""
+    started_s, line = time.monotonic(), ""
     try:
         while not over.wait(_PROGRESS_EVERY_S):
-            line = f"holdfast: {what}: {time.monotonic() - begun_s:.0f} s so far"
+            line = f"holdfast: {what}: {time.monotonic() - started_s:.0f} s so far"
             stream.write(f"\r{line}")
             stream.flush()
         stream.write(f"\r{' ' * len(line)}\r" if line else "")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.adapters.gateway_mirror import Mirror
+from holdfast.adapters.gateway_mirror import GatewayMirror
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
 from holdfast.domains.agents import GatewayAddress as Place
 from holdfast.domains.gateway import AdapterSpec, DeliveryWorker
@@ -278,7 +278,7 @@ def _serve_requests(
         on_begun=lambda: _announce_gateway(gateway.agent, host, port),
         on_stop=side.end_waits,
     )
-    mirrored = Mirror(gateway, parts.folder, host=host, port=port)
+    mirrored = GatewayMirror(gateway, parts.folder, host=host, port=port)
     mirrored.start()
     parts.worker.start()
     try:

@@ -19,7 +19,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX, QUEUE_PRUNE_LEAST_S
 from holdfast.kernel.store import JOURNAL_TOPIC, Entry
 from holdfast.operations.gateways import Accepted, Detaching, RequestsPruned, RequestView
-from holdfast.primitives.queue import Request, RequestState
+from holdfast.primitives.queue import QueueRequest, RequestState
 from holdfast.primitives.queue.records import ENDED
 from holdfast.primitives.queue.transaction import topic_of
 from holdfast.surfaces.http.access import AccessGate, served_hosts
@@ -229,12 +229,12 @@ def _queue_routes(gateway: Gateway, accepts: SharedCommits) -> list[Any]:
 
         The same Idempotency-Key again answers the same request.
         """
-        asked = strictly(_NEW_REQUEST, body)
+        submitted = strictly(_NEW_REQUEST, body)
         kind, payload = "interrupt", {}
-        if isinstance(asked, SubmitPrompt):
-            kind, payload = "submit_prompt", {"prompt": asked.payload.prompt}
+        if isinstance(submitted, SubmitPrompt):
+            kind, payload = "submit_prompt", {"prompt": submitted.payload.prompt}
         draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=idempotency_key)
-        stored, depth = await accepts.accept(Submission(draft, asked.expected_epoch))
+        stored, depth = await accepts.accept(Submission(draft, submitted.expected_epoch))
         return Accepted(
             request_id=stored.request_id,
             state=stored.state.value,
@@ -291,6 +291,6 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
     return [get_request, cancel]
 
 
-def view_of(request: Request) -> RequestView:
+def view_of(request: QueueRequest) -> RequestView:
     """A request for showing."""
     return msgspec.convert(request, RequestView, from_attributes=True)

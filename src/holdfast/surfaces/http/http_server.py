@@ -216,12 +216,12 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]
     ) -> None:
-        class Connection(BoundedConnection):
+        class ServerConnection(BoundedConnection):
             crowd = Crowd()
 
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=ServerConnection,
             backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,

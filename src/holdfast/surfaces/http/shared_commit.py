@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast.domains.gateway.request import Submission
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import ACCEPTS_PER_COMMIT_MAX
-from holdfast.primitives.queue import Request
+from holdfast.primitives.queue import QueueRequest
 
 _IDLE_TURNS = 4
 """A request takes about as many turns of the loop from its first byte to here."""
 
-Stored = tuple[Request, int]
+Stored = tuple[QueueRequest, int]
 """An accepted request, and how many had not ended by then."""
 
 
@@ -25,7 +25,7 @@ class SharedCommits:
 
     def __init__(
         self,
-        accept: Callable[[Sequence[Submission]], list[Request | HoldfastError]],
+        accept: Callable[[Sequence[Submission]], list[QueueRequest | HoldfastError]],
         depth: Callable[[], int],
     ) -> None:
         self._accept = accept
@@ -34,13 +34,13 @@ class SharedCommits:
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-accepts")
 
-    async def accept(self, asked: Submission) -> Stored:
+    async def accept(self, submission: Submission) -> Stored:
         """Store a request together with all others that wait.
 
         Raises the error with which the gateway refuses it.
         """
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, future))
+        self._waiting.append((submission, future))
         if self._task is None:
             self._task = asyncio.create_task(self._commit())
         return await future
@@ -55,17 +55,17 @@ class SharedCommits:
             await self._gather()
             batch = self._waiting[:ACCEPTS_PER_COMMIT_MAX]
             del self._waiting[:ACCEPTS_PER_COMMIT_MAX]
-            answers: Sequence[Request | Exception]
+            answers: Sequence[QueueRequest | Exception]
             try:
                 answers, depth = await loop.run_in_executor(
-                    self._thread, self._stored, [asked for asked, _ in batch]
+                    self._thread, self._stored, [submission for submission, _ in batch]
                 )
             except Exception as error:  # noqa: BLE001 - raised to each that asked
                 answers, depth = [error for _ in batch], 0
             for (_, future), answer in zip(batch, answers, strict=True):
                 # A future that is done is of a client that disconnected: its request stays stored.
                 if not future.done():
-                    if isinstance(answer, Request):
+                    if isinstance(answer, QueueRequest):
                         future.set_result((answer, depth))
                     else:
                         future.set_exception(answer)
@@ -81,5 +81,7 @@ class SharedCommits:
             idle_turns = idle_turns + 1 if len(self._waiting) == waiting else 0
             waiting = len(self._waiting)
 
-    def _stored(self, asked: Sequence[Submission]) -> tuple[Sequence[Request | HoldfastError], int]:
-        return self._accept(asked), self._depth()
+    def _stored(
+        self, submissions: Sequence[Submission]
+    ) -> tuple[Sequence[QueueRequest | HoldfastError], int]:
+        return self._accept(submissions), self._depth()

@@ -12,14 +12,14 @@ from holdfast.operations.operation import Wait
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Session
 from holdfast.surfaces.mcp.offer import BackgroundWait
-from holdfast.surfaces.mcp.tool import Answer, WaitS, tool
+from holdfast.surfaces.mcp.tool import ToolResult, WaitS, tool
 
 _GATEWAY_S = 15.0
 """Beyond the wait itself: a gateway that restarts is called more than once."""
 
 
 @tool(agents.find, reads=True)
-def find_agents(session: Session, call: Call, request: FindAgents) -> Answer:
+def find_agents(session: Session, call: Call, request: FindAgents) -> ToolResult:
     """Live agents, or the one of a name or id: whom you can send a request to. not_found says why
     there is no such live agent."""
     words = "send_request reaches those with a gateway"
@@ -29,7 +29,7 @@ def find_agents(session: Session, call: Call, request: FindAgents) -> Answer:
 @tool(gateways.send)
 def send_request(
     session: Session, call: Call, request: SendRequest, *, wait_s: WaitS = 0
-) -> Answer:
+) -> ToolResult:
     """Queue a prompt for another agent, durably and in order; kind interrupt stops what it does
     now. Returns at once with a handle, or with wait_s waits for the answer. Then ask with
     request_status."""
@@ -47,26 +47,28 @@ def send_request(
 @tool(gateways.progress, reads=True)
 def request_status(
     session: Session, call: Call, request: GetRequest, *, wait_s: WaitS = 0
-) -> Answer:
+) -> ToolResult:
     """How far a request to another agent has got: accepted, running, completed with its answer,
     or failed with the reason. With wait_s it waits for the end."""
     return answered(session, request.agent, request.request_id, wait_s, call)
 
 
-def live_agents(session: Session, request: FindAgents) -> list[Answer]:
+def live_agents(session: Session, request: FindAgents) -> list[ToolResult]:
     """Live agents, each with its handle."""
     found = agents.find(session.hf, request)
     return [{"handle": f"agent:{one.agent_id}", **asdict(one)} for one in found]
 
 
-def answered(session: Session, agent: str, request_id: str, wait_s: float, call: Call) -> Answer:
+def answered(
+    session: Session, agent: str, request_id: str, wait_s: float, call: Call
+) -> ToolResult:
     """A request when it has ended or the time is over.
 
     In a thread of its own: the gateway's answer cannot be interrupted, and a cancelled call must
     not wait for it.
     """
-    asked = GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
-    waiting = BackgroundWait[SentRequest](lambda _: gateways.progress(session.hf, asked))
+    query = GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
+    waiting = BackgroundWait[SentRequest](lambda _: gateways.progress(session.hf, query))
     waiting.begin()
     if not waiting.wait(wait_s + _GATEWAY_S, call):
         raise Unavailable(
@@ -78,7 +80,7 @@ def answered(session: Session, agent: str, request_id: str, wait_s: float, call:
     return _answer(waiting.found)
 
 
-def _answer(sent: SentRequest) -> Answer:
+def _answer(sent: SentRequest) -> ToolResult:
     over = sent.state in ("completed", "failed")
     words = "" if over else "request_status with this handle, and wait_s to wait for the answer"
     return asdict(sent) | {"handle": f"request:{sent.agent}/{sent.request_id}", "next": words}

@@ -12,7 +12,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.mcp.identity import Identity
+from holdfast.surfaces.mcp.identity import Claimant
 
 _log = logging.getLogger("holdfast.mcp")
 C = TypeVar("C")
@@ -59,7 +59,7 @@ class Holding(Plain, frozen=True, kw_only=True):
     state: str
 
 
-class Claim(Protocol):
+class SessionClaim(Protocol):
     """What a handle stands for."""
 
     @property
@@ -69,7 +69,7 @@ class Claim(Protocol):
         """What it is, and its state."""
 
     def notices(self) -> Iterable[Notice]:
-        """What the agent must know of it now."""
+        """The notices that the agent must get now."""
 
     def renew(self, now_s: float) -> float | None:
         """Do what is due in the background; return when the next is due on the process's clock."""
@@ -96,11 +96,11 @@ def unknown(error: HoldfastError) -> Notice:
 class Session:
     """The claims of one agent. Thread-safe."""
 
-    def __init__(self, hf: Holdfast, me: Identity) -> None:
+    def __init__(self, hf: Holdfast, me: Claimant) -> None:
         self.hf = hf
         self.me = me
         self._mutex = threading.Lock()
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, SessionClaim] = {}
         self._numbers = count(1)
         self._closed = False
         self._sender: BackgroundSender | None = None
@@ -128,7 +128,7 @@ class Session:
                 "do not need"
             )
 
-    def add(self, claim: Claim) -> None:
+    def add(self, claim: SessionClaim) -> None:
         """Add a claim. Raises Unavailable when the server is stopping; the claim is released."""
         with self._mutex:
             closed = self._closed
@@ -139,12 +139,12 @@ class Session:
             raise Unavailable("the server is stopping: nothing was claimed", outcome="none")
         self.wake()
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[SessionClaim]:
         """Everything, in the order in which it was claimed."""
         with self._mutex:
             return list(self._claims.values())
 
-    def find(self, handle: str) -> Claim | None:
+    def find(self, handle: str) -> SessionClaim | None:
         """The claim with this handle."""
         with self._mutex:
             return self._claims.get(handle)
@@ -212,7 +212,7 @@ class Session:
             next_s = min((at_s for at_s in due if at_s is not None), default=None)
             self._woken.wait(None if next_s is None else max(next_s - time.monotonic(), 0.0))
 
-    def _renewed(self, claim: Claim) -> float | None:
+    def _renewed(self, claim: SessionClaim) -> float | None:
         try:
             return claim.renew(time.monotonic())
         except Exception:  # noqa: BLE001 - a fault in one must not end the renewal of others

@@ -17,7 +17,7 @@ _MARK_BYTES = 4
 _NAME_CHARS_MAX = 64
 
 
-class Identity(NamedTuple):
+class Claimant(NamedTuple):
     """Who holds what this process claims.
 
     `by` belongs to this process alone: two agents of one label exclude each other. `name` is the
@@ -31,7 +31,7 @@ class Identity(NamedTuple):
     agent: Agent | None
 
 
-def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Identity:
+def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Claimant:
     """The identity of this process: a label, or that of its agent. Raises InvalidName."""
     known = check_new_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
     mark = secrets.token_hex(_MARK_BYTES)
@@ -43,7 +43,7 @@ def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> I
     )
     name = f"mcp-{plain[:_NAME_CHARS_MAX]}-{os.getpid()}-{mark}"
     served = tuple(dict.fromkeys(check_label(queue, "queue") for queue in queues)) or (known,)
-    return Identity(known, f"{whole}#{mark}", name, served, agent)
+    return Claimant(known, f"{whole}#{mark}", name, served, agent)
 
 
 def agent_above(hf: Holdfast) -> Agent | None:

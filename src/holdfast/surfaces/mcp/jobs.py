@@ -21,7 +21,7 @@ from holdfast.operations.job_views import JobView, view_of
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, NoticeKind, Session
-from holdfast.surfaces.mcp.tool import Answer, WaitS, tool
+from holdfast.surfaces.mcp.tool import ToolResult, WaitS, tool
 
 _CANCELLED = "cancelled by the client that requested it"
 
@@ -105,7 +105,7 @@ def _kind(found: Job | None) -> NoticeKind:
 
 
 @tool(jobs.register)
-def create_job(session: Session, call: Call, request: Register) -> Answer:
+def create_job(session: Session, call: Call, request: Register) -> ToolResult:
     """Delegate work: put a job into the queue of another agent, or of any worker that claims from
     it. Returns its handle at once; status or wait with it shows how it went."""
     job: JobView = jobs.register(session.hf, request)
@@ -120,7 +120,7 @@ def claim_job(
     *,
     queue: Annotated[Label, Meta(description="One of yours; by default the first.")] | None = None,
     wait_s: WaitS = 0,
-) -> Answer:
+) -> ToolResult:
     """Claim the next job of one of your queues for you alone; with wait_s wait for one. job is null
     when there is none. Do what its prompt says, then call report_job. If you end or are killed, the
     job goes back to the queue."""
@@ -150,7 +150,7 @@ def claim_job(
 
 
 @tool(jobs.report)
-def report_job(session: Session, call: Call, request: Report) -> Answer:
+def report_job(session: Session, call: Call, request: Report) -> ToolResult:
     """Report on a job that you claimed: progress, permission_required (you wait for a person),
     completed with its result, error with the reason, or give_back for another to do. fenced means
     that it is not yours any more: stop."""
@@ -171,13 +171,13 @@ def report_job(session: Session, call: Call, request: Report) -> Answer:
 
 
 @tool(jobs.retry)
-def retry_job(session: Session, call: Call, request: JobKey) -> Answer:
+def retry_job(session: Session, call: Call, request: JobKey) -> ToolResult:
     """Repeat a job that ended in error or was cancelled: it is pending in its queue, with its
     history. A job with another status is refused."""
     return _pending(session, jobs.retry(session.hf, request))
 
 
-def _pending(session: Session, job: JobView) -> Answer:
+def _pending(session: Session, job: JobView) -> ToolResult:
     session.hf.catch_up(wait=True)
     words = "status with this handle, and wait_s to wait for its end"
     return {"job": job, "handle": f"job:{job.job_id}", "next": words}

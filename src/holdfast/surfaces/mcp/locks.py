@@ -13,8 +13,8 @@ from holdfast.primitives.locks.request import check_names
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session
-from holdfast.surfaces.mcp.offer import GO_ON, Ahead, Offer
-from holdfast.surfaces.mcp.tool import Answer, WaitS, tool
+from holdfast.surfaces.mcp.offer import GO_ON, AheadView, Offer
+from holdfast.surfaces.mcp.tool import ToolResult, WaitS, tool
 
 _MOMENT_S = 0.25
 """What is free is granted within a moment; without one, every first answer would be `waiting`."""
@@ -81,7 +81,7 @@ class LockClaim(Offer[Grant]):
         """Release it without waiting for the store."""
         self._hf.locks.abandon(found)
 
-    def state(self, grant: Grant | None) -> Answer:
+    def state(self, grant: Grant | None) -> ToolResult:
         """How it stands. `position` is 1 for the next; `ahead` has holders, then waiters."""
         why = None
         if grant is None and self._queued:
@@ -104,17 +104,17 @@ class LockClaim(Offer[Grant]):
         self._queued = True
 
 
-def _ahead(why: Obstruction) -> list[Ahead]:
+def _ahead(why: Obstruction) -> list[AheadView]:
     holders = [(one.by, one.resource, True, one.since) for one in why.holders]
     waiters = [(one.by, ", ".join(one.names), False, one.since) for one in why.ahead]
     return [
-        Ahead(by=by, what=what, holds=holds, since=since)
+        AheadView(by=by, what=what, holds=holds, since=since)
         for by, what, holds, since in (*holders, *waiters)
     ]
 
 
 @tool(locks.acquire)
-def acquire(session: Session, call: Call, request: Acquire, *, wait_s: WaitS = 0) -> Answer:
+def acquire(session: Session, call: Call, request: Acquire, *, wait_s: WaitS = 0) -> ToolResult:
     """Lock resources by name so that nobody else uses them: all names or none, so ask for all in
     one call. state held: go ahead. state waiting: your place in the queue is kept, call wait with
     the handle. Release it when done; if you end or are killed, the next waiter gets it."""

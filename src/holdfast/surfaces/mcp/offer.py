@@ -27,7 +27,7 @@ def bug(error: Exception) -> HoldfastError:
     )
 
 
-class Ahead(Plain, frozen=True, kw_only=True):
+class AheadView(Plain, frozen=True, kw_only=True):
     """Who is before the agent. `since` is when it acquired, or joined the queue."""
 
     by: str

@@ -16,11 +16,11 @@ from holdfast.surfaces.mcp.claims import Session, no_handle
 from holdfast.surfaces.mcp.jobs import ended_job
 from holdfast.surfaces.mcp.locks import LockClaim
 from holdfast.surfaces.mcp.recipes import SwapClaim
-from holdfast.surfaces.mcp.tool import Answer, Handle, WaitS, behind, tool
+from holdfast.surfaces.mcp.tool import HandleText, ToolResult, WaitS, behind, tool
 
 
 @tool(reads=True)
-def whoami(session: Session, call: Call) -> Answer:
+def whoami(session: Session, call: Call) -> ToolResult:
     """Who you are to others, the queues you may claim jobs from, and every handle you have. Call
     it first, and whenever you lost track of what you hold."""
     me, agent, store = session.me, session.me.agent, session.hf.store
@@ -45,15 +45,15 @@ def status(
     *,
     lock: Annotated[Label, Meta(description="A resource's name.")] | None = None,
     job_id: Annotated[str, Meta(description="A job's id or handle.")] | None = None,
-    handle: Handle | None = None,
+    handle: HandleText | None = None,
     wait_s: WaitS = 0,
-) -> Answer:
+) -> ToolResult:
     """The state of one thing: a lock (holder, waiters, why), a job (with wait_s: when it has
     ended), or whatever has a handle. Without arguments: your handles, and which recipe is
     loaded."""
     if sum(one is not None for one in (lock, job_id, handle)) > 1:
         raise InvalidValue("status: give lock, job_id or handle, not both", field="lock")
-    state: Answer = {"lock": None, "job": None, "holdings": [], "recipes": None, "next": ""}
+    state: ToolResult = {"lock": None, "job": None, "holdings": [], "recipes": None, "next": ""}
     if lock is not None:
         why = locks.explain(session.hf, ResourceName(name=lock))
         words = "acquire joins its queue" if why.status.holds else "it is free"
@@ -78,10 +78,10 @@ def status(
 
 
 @tool(repeatable=True)
-def wait(session: Session, call: Call, *, handle: Handle, wait_s: WaitS = 25) -> Answer:
+def wait(session: Session, call: Call, *, handle: HandleText, wait_s: WaitS = 25) -> ToolResult:
     """Go on waiting by handle without losing your place: for a lock or a swap (state held or ready:
     it is your turn), or for the end of a job or request. state waiting: call again."""
-    state: Answer = {"handle": handle, "token": None, "position": None, "ahead": []}
+    state: ToolResult = {"handle": handle, "token": None, "position": None, "ahead": []}
     claim = session.find(handle)
     if isinstance(claim, LockClaim):
         claim.wait(wait_s, call)
@@ -102,7 +102,7 @@ def wait(session: Session, call: Call, *, handle: Handle, wait_s: WaitS = 25) ->
 
 
 @tool(repeatable=True)
-def release(session: Session, call: Call, *, handle: Handle) -> Answer:
+def release(session: Session, call: Call, *, handle: HandleText) -> ToolResult:
     """Release what has this handle: a lock you hold or wait for, a claimed job (it goes back to its
     queue), work with a recipe, or a swap. Also clears a handle that pending calls lost."""
     if session.find(handle) is None:
@@ -120,12 +120,12 @@ def _kind(session: Session, handle: str) -> str:
     return kind
 
 
-def _of_job(session: Session, handle: str, wait_s: float, call: Call) -> Answer:
+def _of_job(session: Session, handle: str, wait_s: float, call: Call) -> ToolResult:
     job = ended_job(session, behind(handle, "job"), wait_s, call)
     words = "" if job.status.ended else "call again with wait_s to wait for its end"
     return {"job": job, "next": words}
 
 
-def _of_request(session: Session, handle: str, wait_s: float, call: Call) -> Answer:
+def _of_request(session: Session, handle: str, wait_s: float, call: Call) -> ToolResult:
     agent, _, request_id = behind(handle, "request").partition("/")
     return answered(session, agent, request_id, wait_s, call)

@@ -24,8 +24,8 @@ from holdfast.operations.workflows import RegisterWorkflow
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, Session
-from holdfast.surfaces.mcp.offer import GO_ON, Ahead, Offer
-from holdfast.surfaces.mcp.tool import Answer, Handle, WaitS, tool
+from holdfast.surfaces.mcp.offer import GO_ON, AheadView, Offer
+from holdfast.surfaces.mcp.tool import HandleText, ToolResult, WaitS, tool
 
 _MOMENT_S = 0.5
 _GIVEN_UP = "given up by its agent"
@@ -158,7 +158,7 @@ class SwapClaim(Offer[Swap]):
             session.drop(self.handle)
         return swap
 
-    def state(self, swap: Swap | None) -> Answer:
+    def state(self, swap: Swap | None) -> ToolResult:
         """How it stands, and who is in the way."""
         if swap is None:
             ahead = () if self.done else tuple(_ahead(one) for one in self._obstacles)
@@ -176,7 +176,7 @@ class SwapClaim(Offer[Swap]):
 @tool(workflows.register)
 def use_recipe(
     session: Session, call: Call, request: RegisterWorkflow, *, wait_s: WaitS = 0
-) -> Answer:
+) -> ToolResult:
     """Say that your work needs a recipe (a model on the GPU), so that nobody swaps it away under
     you. Refused when another is loaded, or it is unknown which: load yours with yield_or_swap, or
     wait with wait_s. swap_needed: nothing was ever loaded. While you work, pending may say
@@ -205,7 +205,7 @@ def yield_or_swap(
     call: Call,
     *,
     action: Literal["yield", "swap", "loaded", "failed"],
-    handle: Handle | None = None,
+    handle: HandleText | None = None,
     recipe: Annotated[Label, Meta(description="Such as llama-70b.")] | None = None,
     why: Annotated[
         str, Meta(max_length=SWAP_WHY_CHARS_MAX, description="With failed: what went wrong.")
@@ -218,7 +218,7 @@ def yield_or_swap(
     ] = SWAP_TIMEOUT_S,
     reload: Annotated[bool, Meta(description="With swap: also if it is loaded.")] = False,
     wait_s: WaitS = 0,
-) -> Answer:
+) -> ToolResult:
     """Change which recipe is loaded. yield: make room, with the handle of use_recipe. swap: load a
     recipe; others are asked to yield. In state ready load it yourself, then call with the swap's
     handle and loaded, or failed with why. In state loaded there is nothing to load. Yield your own
@@ -242,7 +242,7 @@ def yield_or_swap(
     return _answer(handle, "ended", workflow.recipe, words, token=workflow.token)
 
 
-def _finish(session: Session, claim: SwapClaim, failure: str | None) -> Answer:
+def _finish(session: Session, claim: SwapClaim, failure: str | None) -> ToolResult:
     try:
         swap = claim.finish(failure)
     except HoldfastError as error:
@@ -256,12 +256,12 @@ def _finish(session: Session, claim: SwapClaim, failure: str | None) -> Answer:
     return _answer(claim.handle, "ended", claim.recipe, words, token=swap.token)
 
 
-def _answer(handle: str, state: str, recipe: str, next: str, **more: Any) -> Answer:
+def _answer(handle: str, state: str, recipe: str, next: str, **more: Any) -> ToolResult:
     found = {"handle": handle, "state": state, "recipe": recipe, "next": next}
     return found | {"token": None, "swap_needed": False, "ahead": ()} | more
 
 
-def _ahead(one: Obstacle) -> Ahead:
+def _ahead(one: Obstacle) -> AheadView:
     if isinstance(one, Workflow):
         by, what, since = who(one.owner), f"{one.name} works with {one.recipe}", one.started_at
     elif isinstance(one, OrphanLoad):
@@ -271,4 +271,4 @@ def _ahead(one: Obstacle) -> Ahead:
     else:
         since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at
         by, what = one.by, f"a swap to {one.recipe}"
-    return Ahead(by=by, what=what, holds=True, since=since)
+    return AheadView(by=by, what=what, holds=True, since=since)

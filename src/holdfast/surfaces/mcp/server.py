@@ -37,7 +37,7 @@ from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
 from holdfast.surfaces.mcp.offer import bug
-from holdfast.surfaces.mcp.tool import Answer
+from holdfast.surfaces.mcp.tool import ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 
 EXIT_FAULT = 70
@@ -95,7 +95,7 @@ class Calls:
         self._complete = complete
         self._limiter = CapacityLimiter(MCP_CALLS_MAX)
 
-    async def run(self, _: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+    async def run(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Run one call. What a cancelled call made is withdrawn."""
         if self._limiter.available_tokens < 1:
             return _refused(
@@ -105,8 +105,8 @@ class Calls:
         try:
             return await to_thread.run_sync(
                 self.run_here,
-                asked.name,
-                asked.arguments or {},
+                params.name,
+                params.arguments or {},
                 call,
                 abandon_on_cancel=True,
                 limiter=self._limiter,
@@ -160,7 +160,7 @@ def _refused(
     return _result({"error": problem, "pending": pending}, is_error=True)
 
 
-def _result(content: Answer, *, is_error: bool = False) -> types.CallToolResult:
+def _result(content: ToolResult, *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(text=to_json(content).decode())],
         structured_content=to_plain(content),

@@ -4,7 +4,7 @@ The arguments of a tool are the fields of the operation's request that are annot
 `Argument`, and the keyword parameters of the function, which MCP adds:
 
     @tool(jobs.retry)
-    def retry_job(session: Session, call: Call, request: JobKey) -> Answer:
+    def retry_job(session: Session, call: Call, request: JobKey) -> ToolResult:
         '''Repeat a job that ended in error or was cancelled.'''
 
 The docstring is the description for the model. A function without `request` takes no field.
@@ -26,13 +26,13 @@ from holdfast.operations.operation import Argument, Flag, Operation, Request
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import HANDLES, Session
 
-Answer = dict[str, Any]
+ToolResult = dict[str, Any]
 
 WaitS = Annotated[
     float,
     Meta(ge=0, le=MCP_WAIT_MAX_S, description="Seconds to wait in this call."),
 ]
-Handle = Annotated[
+HandleText = Annotated[
     str, Meta(min_length=1, max_length=400, description="A handle from another answer.")
 ]
 
@@ -42,7 +42,7 @@ class Tool:
 
     def __init__(
         self,
-        run: Callable[..., Answer],
+        run: Callable[..., ToolResult],
         operation: Operation | None,
         *,
         reads: bool,
@@ -82,7 +82,7 @@ class Tool:
             self.name, arguments, bases=(Plain,), frozen=True, kw_only=True
         )
 
-    def __call__(self, session: Session, call: Call, given: Mapping[str, Any]) -> Answer:
+    def __call__(self, session: Session, call: Call, given: Mapping[str, Any]) -> ToolResult:
         """Run it with the model's arguments. Raises InvalidValue, naming the argument."""
         try:
             arguments = msgspec.convert(dict(given), self.arguments)
@@ -127,7 +127,7 @@ class Tool:
 
 def tool(
     operation: Operation | None = None, *, reads: bool = False, repeatable: bool = False
-) -> Callable[[Callable[..., Answer]], Tool]:
+) -> Callable[[Callable[..., ToolResult]], Tool]:
     """Make a tool of a function, for an operation or as one that only MCP has."""
     return partial(Tool, operation=operation, reads=reads, repeatable=repeatable)
 

@@ -22,7 +22,7 @@ from holdfast.testing.conformance.harness import (
     Harness,
 )
 from holdfast.testing.conformance.hostile import Hostile
-from holdfast.testing.conformance.journal import Journal
+from holdfast.testing.conformance.journal import JournalSuite
 from holdfast.testing.conformance.transactions import Transactions
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class StoreConformance(Transactions, Hostile, Journal, Concurrency):
+class StoreConformance(Transactions, Hostile, JournalSuite, Concurrency):
     """All tests. Subclass it with a `harness` fixture and the store's capabilities."""
 
 

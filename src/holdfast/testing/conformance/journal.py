@@ -25,7 +25,7 @@ from holdfast.testing.conformance.harness import (
 )
 
 
-class Journal(Suite):
+class JournalSuite(Suite):
     """The journal skips and repeats no entry. No notice is lost, and none reaches the wrong
     listener.
     """

@@ -123,7 +123,7 @@ def tour(keep: bool) -> int:
     # The nearest settings for all processes there, whatever the folders above have.
     (folder / FILE_NAME).touch()
     url = f"sqlite:{folder / 'store.sqlite'}"
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     try:
         click.secho("A tour of Holdfast", bold=True)
         click.echo(filled(_INTRODUCTION))
@@ -138,7 +138,7 @@ def tour(keep: bool) -> int:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-    took_s = time.monotonic() - begun_s
+    took_s = time.monotonic() - started_s
     click.secho(f"\nAll {checked} statements are true, in {took_s:.0f} s.", bold=True)
     click.echo(filled(_NEXT))
     if shutil.which("holdfast") is None:

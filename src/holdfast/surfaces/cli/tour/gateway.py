@@ -28,7 +28,7 @@ appears.
 """
 
 
-class Agent:
+class DemoAgent:
     """One agent, which may be replaced by another of the same name."""
 
     def __init__(self, tour: Tour) -> None:
@@ -106,7 +106,7 @@ def gateway_chapter(tour: Tour) -> None:
     if lacking := not_installed("server"):
         tour.say(f"left out: a gateway needs {', '.join(lacking)} ({installing('server')})")
         return
-    agent = Agent(tour)
+    agent = DemoAgent(tour)
     try:
         agent.begin()
         where = "a program (with tmux installed, a tmux session)"
@@ -128,7 +128,7 @@ def gateway_chapter(tour: Tour) -> None:
         agent.end()
 
 
-def _restart(tour: Tour, agent: Agent, gateway: Process) -> Process:
+def _restart(tour: Tour, agent: DemoAgent, gateway: Process) -> Process:
     tour.say(
         "the agent is busy, `deploy` is queued; the gateway is killed with -9 and started again"
     )
@@ -150,7 +150,7 @@ def _restart(tour: Tour, agent: Agent, gateway: Process) -> Process:
     return gateway
 
 
-def _replace(tour: Tour, agent: Agent, gateway: Process) -> None:
+def _replace(tour: Tour, agent: DemoAgent, gateway: Process) -> None:
     tour.say(
         "again: the agent is busy, `drop the old tables` is queued, and the gateway is killed with "
         "-9. This time another agent takes the same name"
@@ -189,7 +189,7 @@ def _replace(tour: Tour, agent: Agent, gateway: Process) -> None:
     )
 
 
-def _queue_behind(tour: Tour, agent: Agent, long: str, behind: str) -> tuple[str, str]:
+def _queue_behind(tour: Tour, agent: DemoAgent, long: str, behind: str) -> tuple[str, str]:
     """Give the agent a long prompt, wait until it works on it, and queue another; return both
     ids.
     """
@@ -200,7 +200,7 @@ def _queue_behind(tour: Tour, agent: Agent, long: str, behind: str) -> tuple[str
     return running, client.prompt(behind)["request_id"]
 
 
-def _serve(tour: Tour, agent: Agent) -> Process:
+def _serve(tour: Tour, agent: DemoAgent) -> Process:
     gateway = tour.start("gateway", "serve", NAME, *agent.adapter())
     if not tour.line(gateway).startswith("gateway of "):
         raise BrokenStep(f"`holdfast gateway serve {NAME}` serves")

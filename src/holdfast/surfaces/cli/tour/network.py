@@ -53,14 +53,14 @@ def _compete(tour: Tour) -> None:
         "orders, as fast as they can"
     )
     busy = str(tour.folder / "busy")
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     jobs = [
         tour.start_script(_JOB, busy, job, str(_ROUNDS), *routers)
         for job, routers in (("job-a", _ROUTERS), ("job-b", _ROUTERS[::-1]))
     ]
     ready = [tour.line(job) for job in jobs]
     outcomes = [tour.outcome(job) for job in jobs]
-    took_s = time.monotonic() - begun_s
+    took_s = time.monotonic() - started_s
     tour.check(
         ready == ["ready"] * 2 and outcomes == [(0, "0")] * 2,
         "the two jobs never met on any of the three routers",

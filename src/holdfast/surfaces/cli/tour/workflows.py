@@ -19,7 +19,7 @@ def workflows_chapter(tour: Tour) -> None:
 def _yield(tour: Tour) -> None:
     words = ("workflows", "run", "tuning", "--recipe", "llama", "--preemptible")
     tour.say(f"`holdfast {' '.join(words)}` runs; then qwen is to be loaded on the same GPU")
-    tuning = _begun(tour, *words, "--", "sh", "-c", _TUNING)
+    tuning = _start(tour, *words, "--", "sh", "-c", _TUNING)
     status, _ = tour.run("swap", "to", "qwen", "--", "true")
     current = tour.hf.workflows.swap_status().current
     tour.check(
@@ -33,7 +33,7 @@ def _yield(tour: Tour) -> None:
 def _kill(tour: Tour) -> None:
     workflows = tour.hf.workflows
     tour.say("`holdfast swap to mixtral` loads, and is killed with -9 in the middle")
-    swap = _begun(tour, "swap", "to", "mixtral", "--", "sh", "-c", _LOADING)
+    swap = _start(tour, "swap", "to", "mixtral", "--", "sh", "-c", _LOADING)
     refused = tour.refusal(EAgain, workflows.register, "nightly", "qwen")
     tour.check(refused is not None, "during the swap no work can begin with another recipe")
     marker = workflows.swap_status().marker
@@ -56,7 +56,7 @@ def _kill(tour: Tour) -> None:
     tour.outcome(swap)
 
 
-def _begun(tour: Tour, *words: str) -> Process:
+def _start(tour: Tour, *words: str) -> Process:
     """`holdfast WORDS`, once the command under it runs."""
     process = tour.start(*words)
     os.kill(int(tour.line(process)), 0)

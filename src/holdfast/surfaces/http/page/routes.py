@@ -105,7 +105,7 @@ class GatewayStatuses:
         """A line for each, by the agent's name."""
         names = self._hf.gateways()[:PAGE_GATEWAYS_MAX]
         new = [self._ask(name) for name in names]
-        wait([future for future, begun in new if begun], timeout=PAGE_GATEWAY_S)
+        wait([future for future, started in new if started], timeout=PAGE_GATEWAY_S)
         return [self._line(name, future) for name, (future, _) in zip(names, new, strict=True)]
 
     def one(self, agent: str) -> tuple[GatewayLine, Document | None]:
@@ -119,8 +119,8 @@ class GatewayStatuses:
                 "starts one",
                 agent=agent,
             )
-        future, begun = self._ask(agent)
-        if begun:
+        future, started = self._ask(agent)
+        if started:
             wait([future], timeout=PAGE_GATEWAY_S)
         return self._line(agent, future), future.result() if future.done() else None
 

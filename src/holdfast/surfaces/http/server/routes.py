@@ -87,13 +87,13 @@ def _handler(operation: Operation, executor: Executor) -> Any:
         for name in path_fields:
             fields[name] = given[name].replace(_STAND_IN, "/")
         if decoder is None:
-            asked = operation.request(**fields)
+            filled = operation.request(**fields)
         else:
-            asked = strictly(decoder, given["body"] or b"{}")
+            filled = strictly(decoder, given["body"] or b"{}")
             if path_fields:
-                asked = operation.request(**fields, **msgspec.structs.asdict(asked))
+                filled = operation.request(**fields, **msgspec.structs.asdict(filled))
         damaged: Damage = []
-        result = await executor.run(operation, asked, damaged, request.receive)
+        result = await executor.run(operation, filled, damaged, request.receive)
         headers = {DAMAGED: str(len(damaged))} if damaged else {}
         if result is None:
             return Response(None, status_code=204, headers=headers)

@@ -189,8 +189,8 @@ def session_routes(sessions: Sessions, url: str) -> list[Any]:
 
     @post(PROOF_PATH, **public)
     def prove(body: RawBody) -> dict[str, str]:
-        asked = strictly(challenges, body)
-        return {"proof": sessions.proof(asked.session, asked.nonce)}
+        challenge = strictly(challenges, body)
+        return {"proof": sessions.proof(challenge.session, challenge.nonce)}
 
     @post(f"{BEGIN_PATH}/end", status_code=204, sync_to_thread=True, include_in_schema=False)
     def end(request: Request[Any, Any, Any]) -> None:
