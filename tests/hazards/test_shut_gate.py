@@ -23,7 +23,7 @@ from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
 from tests.harness.errors import raises
 from tests.harness.stopped_processes import StoppedInside
-from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
 from tests.stores.harnesses_postgres import be_patient
 
 LOCK_SPACES = ("locks", "lock_waits")
@@ -237,6 +237,31 @@ def test_a_waiter_at_a_closed_gate_fails_at_once(tmp_path: Path) -> None:
     flock(other, LOCK_EX | LOCK_NB)
     os.close(other)
     assert done == []
+
+
+def test_a_caller_that_meets_the_gates_thread_at_the_gate_joins_its_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came just before the thread began to wait in the kernel, and waited for the thread itself:
+    closing the gate did not reach it there.
+    """
+    gate = Gate(tmp_path / "gate", PRIVATE)
+    done: list[int] = []
+    at_gate = threading.Event()
+    thread_waits = gate._thread_waits
+    monkeypatch.setattr(gate, "_thread_waits", lambda: thread_waits() or at_gate.set())
+    gate._inside.acquire()
+    with ThreadPoolExecutor(2) as threads:
+        early = threads.submit(gate.run, partial(done.append, 1), NEVER_S)
+        assert at_gate.wait(PATIENCE_S)
+        thread = gate._started_thread()
+        first = threads.submit(thread.run, partial(done.append, 2), NEVER_S, LockTimeout)
+        until(lambda: thread.busy)
+        until(lambda: thread._tasks.qsize() == 1)
+        gate._inside.release()
+        assert [early.exception(PATIENCE_S), first.exception(PATIENCE_S)] == [None, None]
+    assert done == [2, 1]
+    gate.close()
 
 
 def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ STRIDE = 1024
 
 _BYTES = 24
 
+_LOOK_AGAIN_S = 0.05
+"""How often a thread that waits for another of its process checks that it still should."""
+
 _WANTED_MS = 20
 """How long those that leave the gate yield after somebody found it shut: long enough for the waiter
 to get the processor. Where nobody waits, yielding would only give time to strangers.
@@ -158,7 +161,7 @@ class Gate:
                 "a transaction cannot be begun inside another: do both in one, with both scopes"
             )
         began = monotonic()
-        if self._thread is None or not self._thread.busy:
+        if not self._thread_waits():
             mine = done = False
             try:
                 # Ctrl-C can come out of any call here. Python runs no signal handler between the
@@ -167,12 +170,15 @@ class Gate:
                 try:
                     # An open gate costs one lock and two system calls. Threads of one process wait
                     # for each other right here.
-                    mine = inside.acquire(False) or inside.acquire(
-                        timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)
-                    )
-                    if not mine:
-                        raise self._late(timeout_s)
-                    for _ in range(self._tries):
+                    mine = inside.acquire(False)
+                    # Once the gate's thread waits in the kernel, which may take long, this caller
+                    # belongs into its queue: there `close` refuses it.
+                    while not mine and not self._closing and not self._thread_waits():
+                        left_s = timeout_s - (monotonic() - began)
+                        if left_s <= 0:
+                            raise self._late(timeout_s)
+                        mine = inside.acquire(timeout=min(left_s, _LOOK_AGAIN_S))
+                    for _ in range(self._tries if mine else 0):
                         if self._flock(_TRY):
                             result = work()
                             done = True
@@ -268,6 +274,9 @@ class Gate:
         finally:
             if inside._is_owned():
                 inside.release()
+
+    def _thread_waits(self) -> bool:
+        return self._thread is not None and self._thread.busy
 
     def _started_thread(self) -> GateThread:
         with self._thread_start:
