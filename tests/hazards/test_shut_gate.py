@@ -249,13 +249,20 @@ def test_a_caller_that_meets_the_gates_thread_at_the_gate_joins_its_queue(
     done: list[int] = []
     at_gate = threading.Event()
     thread_waits = gate._thread_waits
-    monkeypatch.setattr(gate, "_thread_waits", lambda: thread_waits() or at_gate.set())
+
+    def note_arrival() -> bool:
+        at_gate.set()
+        return thread_waits()
+
+    monkeypatch.setattr(gate, "_thread_waits", note_arrival)
     gate._inside.acquire()
     with ThreadPoolExecutor(2) as threads:
         early = threads.submit(gate.run, partial(done.append, 1), NEVER_S)
         assert at_gate.wait(PATIENCE_S)
         thread = gate._started_thread()
-        first = threads.submit(thread.run, partial(done.append, 2), NEVER_S, LockTimeout)
+        first = threads.submit(
+            thread.run, lambda: done.append(2), NEVER_S, lambda: LockTimeout("late")
+        )
         until(lambda: thread.busy)
         until(lambda: thread._tasks.qsize() == 1)
         gate._inside.release()
