@@ -30,7 +30,7 @@ $(VENV)/.ready: pyproject.toml dev.lock
 	$(BIN)/pip install --quiet --constraint dev.lock --editable '.[dev]'
 	@touch $@
 
-run: setup ## See it work: a tour of half a minute on a store in a temporary folder
+run: setup ## See it work: a tour of about ten seconds on a store in a temporary folder
 	$(BIN)/holdfast tour
 
 test: setup ## Run the gate: what everybody runs who changes a line (under 5 minutes on 2 cores)
