@@ -46,6 +46,11 @@ def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
     return (lease.expires_at - now).total_seconds() < ttl_s * _DUE_SHARE
 
 
+def renew_every_s(lease_s: float) -> float:
+    """How often to renew a lease of this length: it outlives two renewals that fail."""
+    return lease_s / 3
+
+
 def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
     """True when another may take this claim: the holder is dead, or the lease has expired and
     either the holder is unknown or a time to live was requested.

@@ -299,7 +299,10 @@ class HoldRenewer:
         self._lease_s = lease_s
         self._start_process()
         self._keeper: Keeper[KeptHold] = Keeper(
-            store, topic=lambda: self._topic, renew=self.renew, renew_every_s=lease_s / 3
+            store,
+            topic=lambda: self._topic,
+            renew=self.renew,
+            renew_every_s=leases.renew_every_s(lease_s),
         )
         begin_after_fork(self)
 

@@ -15,7 +15,6 @@ from holdfast.domains.jobs.work import Handler, WorkRequest
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
 from holdfast.kernel.holder import attempt_tree
-from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import SharedTree
@@ -68,7 +67,7 @@ class Attempt:
         self._registry_dir = registry_dir
         self._on_progress = on_progress
         self._on_timeout = on_timeout
-        self._every_s = request.heartbeat_s or beat_every_s(job) or JOB_LEASE_S / 3
+        self._every_s = request.heartbeat_s or beat_every_s(job)
         self._end_s = time.monotonic() + job.timeout_sec
         self._last_line = ""
         self._published_line = ""

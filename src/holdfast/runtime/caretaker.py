@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
+from holdfast.kernel.lease import renew_every_s
 from holdfast.processes import fifo
 from holdfast.processes.command import Caretaker, Command
 from holdfast.processes.guardian import Guard
@@ -80,7 +81,7 @@ def main() -> None:
 
 def _care(task: _Task, over: threading.Event) -> None:
     """Renew until the tree is over, then release. A store that does not answer is tried again."""
-    every_s = task.claim.lease_s / 3
+    every_s = renew_every_s(task.claim.lease_s)
     while not over.is_set():
         try:
             with connect(task.store, namespace=task.namespace, create=False) as hf:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Holder, survivors_named
+from holdfast.kernel.lease import renew_every_s
 from holdfast.kernel.text import counted
 from holdfast.primitives.locks.grant import SavedGrant, Suspended
 from holdfast.processes.command import Command, SavedCommand
@@ -191,7 +192,7 @@ class Custody:
             return
         from holdfast.processes.standby import stand_by
 
-        every_s = hf.settings.locks.lease_s / 3
+        every_s = renew_every_s(hf.settings.locks.lease_s)
         saved = _Saved(command=command, grant=suspended.grant, fds=suspended.fds, named=self._named)
         os.environ[_SAVED] = msgspec.json.encode(saved).decode()
         with suppress(HoldfastError):

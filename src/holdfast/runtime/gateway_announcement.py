@@ -20,7 +20,7 @@ from holdfast.domains.agents.records import bare, canonical, id_of, lease_of
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec
 from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.kernel.lease import due
+from holdfast.kernel.lease import due, renew_every_s
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
@@ -96,7 +96,7 @@ class Announcement:
         lease_s = record.lease_s or hf.agents.settings.lease_s
         if self._lives(hf, record) and due(lease_of(record), hf.store.now(), lease_s):
             hf.agents.refresh(record.agent_id, record.generation_id, token=record.token)
-        return min(lease_s / 3, GATEWAY_ANNOUNCE_EVERY_S)
+        return min(renew_every_s(lease_s), GATEWAY_ANNOUNCE_EVERY_S)
 
     def begin(self, hf: Holdfast) -> None:
         """The first step. Unlike later ones it also raises Held when the agent has a gateway under

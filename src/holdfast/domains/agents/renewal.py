@@ -41,7 +41,7 @@ class AgentRenewal:
             agents.store,
             topic=lambda: topic_of(agent.agent_id),
             renew=self._renew,
-            renew_every_s=self._lease_s / 3,
+            renew_every_s=leases.renew_every_s(self._lease_s),
         )
         self._keeper.add(self)
 

@@ -20,6 +20,7 @@ from holdfast.domains.gateway.gateway import Gateway
 from holdfast.domains.gateway.records import INTERRUPTED_BY_RESTART
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
+from holdfast.kernel.lease import renew_every_s
 from holdfast.kernel.limits import (
     ANSWER_CHARS_MAX,
     GATEWAY_INSPECT_EVERY_S,
@@ -125,7 +126,7 @@ class DeliveryWorker:
         while not self._stopping.wait(self._inspect_every_s):
             try:
                 self._gateway.look()
-                if time.monotonic() - renewed_s > GATEWAY_LEASE_S / 3:
+                if time.monotonic() - renewed_s > renew_every_s(GATEWAY_LEASE_S):
                     self._gateway.renew()
                     renewed_s = time.monotonic()
             except Exception as error:  # noqa: BLE001 - as above

@@ -11,6 +11,8 @@ from holdfast.kernel import token
 from holdfast.kernel.codec import Discreet, Instant, Plain, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
+from holdfast.kernel.lease import renew_every_s
+from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
 
@@ -218,12 +220,10 @@ def lease_ends_at(job: Job) -> datetime | None:
     return _after(last_sign(job), min(job.lease_s, idle_s))
 
 
-def beat_every_s(job: Job) -> float | None:
-    """How often its worker should give a sign of life, so that two may be lost; None when no
-    silence ends the claim.
-    """
+def beat_every_s(job: Job) -> float:
+    """How often its worker should give a sign of life."""
     bounds = [bound for bound in (job.lease_s, job.idle_timeout_sec) if bound is not None]
-    return min(bounds) / 3 if bounds else None
+    return renew_every_s(min(bounds, default=JOB_LEASE_S))
 
 
 def due_place(job: Job) -> Parts:

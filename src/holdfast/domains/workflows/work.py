@@ -17,6 +17,7 @@ from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.lease import renew_every_s
 from holdfast.primitives.renewal import Keeper
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Work:
             name = self.workflow.name
             self._kept = _KeptWork(name, time.monotonic(), self._lose)
             self._renewed_at = self.workflow.last_renewed_at
-            self._every_s = self.workflow.ttl_seconds / 3
+            self._every_s = renew_every_s(self.workflow.ttl_seconds)
             self._keeper = Keeper(
                 self._context.store,
                 topic=lambda: topic_of(name),

@@ -240,7 +240,7 @@ class Acquisition:
         if self._deadline.passed():
             return self._answer_now()
         began_s = time.monotonic()
-        self._next_refresh = Deadline(context.settings.lease_s / 3)
+        self._next_refresh = Deadline(leases.renew_every_s(context.settings.lease_s))
         with context.store.listen() as listener:
             steps.draft = draft = replace(draft, address=listener.address)
             answer = self._transact(steps.grant_or_queue)
@@ -332,7 +332,9 @@ class Acquisition:
             try:
                 if self._next_refresh.passed():
                     self._transact(self._steps.refresh, once=True)
-                    self._next_refresh = Deadline(self._context.settings.lease_s / 3)
+                    self._next_refresh = Deadline(
+                        leases.renew_every_s(self._context.settings.lease_s)
+                    )
                 if suspects:
                     return self._reap(suspects, once=True)[1]
                 # A grant, the usual reason to wake, is seen in one read.

@@ -57,7 +57,7 @@ class LockContext:
             renew=self.renew_grants,
             tick=self._tick,
             unfinished=lambda: bool(self.withdrawals),
-            renew_every_s=settings.lease_s / 3,
+            renew_every_s=leases.renew_every_s(settings.lease_s),
             tick_every_s=LOCK_STATISTICS_EVERY_S,
         )
         self.withdrawals: dict[str, tuple[str, ...]] = {}

@@ -11,7 +11,6 @@ from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import TIMED_OUT, beat_every_s, due_at
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Lost, NotFound, Refused
-from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.operations import jobs
 from holdfast.operations.fields import Label
@@ -34,7 +33,7 @@ class JobClaim:
         self.job = job
         self.token = job.token or 0
         self.handle = f"job:{job.job_id}"
-        self._every_s = beat_every_s(job) or JOB_LEASE_S / 3
+        self._every_s = beat_every_s(job)
         self._beat_s = now_s + self._every_s
         self._gone = False
 
