@@ -402,9 +402,8 @@ class Store(Debris, Protocol):
 
 def spaces_of(scope: Scope) -> list[Space[Any]]:
     """The spaces of a scope in the global order of latches."""
-    spaces = [one.space if isinstance(one, Rows) else one for one in scope]
-    # Most scopes have one space, and every transaction asks.
-    if len(spaces) > 1:
-        named = {space.name: space for space in spaces}
-        spaces = sorted(named.values(), key=attrgetter("order"))
-    return spaces
+    named: dict[str, Space[Any]] = {}
+    for one in scope:
+        space = one.space if isinstance(one, Rows) else one
+        named[space.name] = space
+    return sorted(named.values(), key=attrgetter("order"))
