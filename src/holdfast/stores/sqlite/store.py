@@ -185,8 +185,7 @@ class SqliteStore(EmbeddedStore):
 
         tx, result = database.write(connection, run, deadline, sleepy=True, committed=_committed)
         faults.reach("sqlite.notify.before")
-        for topic in tx.topics:
-            self._fifos.notify(topic)
+        self._fifos.notify(tx.topics)
         faults.reach("sqlite.notify.after")
         database.finish_write(connection, durable=durable)
         database.checkpoint_if_due(connection)
