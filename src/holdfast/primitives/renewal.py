@@ -19,8 +19,8 @@ from holdfast.primitives.steady_clock import steady_clock
 
 _IDLE_S = 60.0
 _GRACE_S = 0.05
-"""How long the thread waits before it asks the store for the first time. A short command releases its
-claim sooner, and pays for no listener and no read: they were a third of its calls.
+"""How long the thread waits before it asks the store for the first time. A short command releases
+its claim sooner, and pays for no listener and no read: they were a third of its calls.
 """
 _CLOSE_S = 2.0
 _STORE_LOST_S = 1.0

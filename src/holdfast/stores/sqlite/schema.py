@@ -224,8 +224,8 @@ def carried_era(path: Path) -> int:
 
 
 def outdated(connection: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> list[Space[Any]]:
-    """The spaces whose tables are not as this program declares them. Raises SchemaTooNew when a newer
-    program wrote one.
+    """The spaces whose tables are not as this program declares them. Raises SchemaTooNew when a
+    newer program wrote one.
     """
     found, late = {}, []
     for name, *declared in connection.execute("SELECT name, schema_version, indexes FROM spaces"):
