@@ -181,11 +181,11 @@ def default_prefix(job_id: str) -> str:
 
 def everything(job: Job) -> dict[str, Any]:
     """All fields as JSON, secrets included: for the job's own record only."""
-    facts = {name: to_plain(getattr(job, name)) for name in job.__struct_fields__}
-    facts["broker"] = {
-        name: to_plain(getattr(job.broker, name)) for name in job.broker.__struct_fields__
-    }
-    return facts
+    # By name, since encoding a record leaves out what has its default.
+    facts = {name: getattr(job, name) for name in job.__struct_fields__}
+    facts["broker"] = {name: getattr(job.broker, name) for name in job.broker.__struct_fields__}
+    plain: dict[str, Any] = to_plain(facts)
+    return plain
 
 
 def shown(job: Job) -> dict[str, Any]:
