@@ -8,7 +8,6 @@ method or a property here: no code above decides by a store's kind.
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -398,12 +397,3 @@ class Store(Debris, Protocol):
 
     def close(self) -> None:
         """Close everything. A second call is harmless."""
-
-
-def spaces_of(scope: Scope) -> list[Space[Any]]:
-    """The spaces of a scope in the global order of latches."""
-    named: dict[str, Space[Any]] = {}
-    for one in scope:
-        space = one.space if isinstance(one, Rows) else one
-        named[space.name] = space
-    return sorted(named.values(), key=attrgetter("order"))

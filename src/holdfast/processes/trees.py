@@ -9,7 +9,6 @@ the store, or in the user's state folder for a database.
 
 import os
 import re
-import signal
 import stat
 import time
 from collections.abc import Callable
@@ -172,7 +171,7 @@ class Trees:
 
         def stop(one: Marked) -> None:
             if not one.guardian:
-                syscalls.send(one.pid, belongs, signal.SIGSTOP)
+                syscalls.stop(one.pid, belongs)
 
         guarded = self._terminate(tree)
         if self.wait_for_end(tree, grace_s + (KILLED_S if guarded else 0.0)):
