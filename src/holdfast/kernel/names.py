@@ -17,38 +17,20 @@ _LABEL = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]*\Z"
 
 def check_id(value: str, what: str = "id") -> str:
     """`value`, if it may be an id; else raises InvalidName. `what` is for the message."""
-    if (
-        isinstance(value, str)
-        and 0 < len(value) <= ID_CHARS_MAX
-        and value[0] in _ALPHANUMERIC
-        and _ID.issuperset(value)
-    ):
-        return value
-    raise _no_id(value, what, "A-Z a-z 0-9 . _ - with a letter or digit first")
+    return _checked(
+        value, what, _ALPHANUMERIC, _ID, "A-Z a-z 0-9 . _ - with a letter or digit first"
+    )
 
 
 def check_agent_name(value: str, what: str = "agent name") -> str:
     """`value`, if it may name an agent: an id without dots. Raises InvalidName."""
-    if (
-        isinstance(value, str)
-        and 0 < len(value) <= ID_CHARS_MAX
-        and value[0] in _ALPHANUMERIC
-        and _SAFE_IN_PATH.issuperset(value)
-    ):
-        return value
-    raise _no_id(value, what, "A-Z a-z 0-9 _ - with a letter or digit first")
+    rule = "A-Z a-z 0-9 _ - with a letter or digit first"
+    return _checked(value, what, _ALPHANUMERIC, _SAFE_IN_PATH, rule)
 
 
 def check_job_id(value: str, what: str = "job id") -> str:
     """`value`, if it may be a job's id: an id that may also begin with `_` or `-`."""
-    if (
-        isinstance(value, str)
-        and 0 < len(value) <= ID_CHARS_MAX
-        and value[0] != "."
-        and _ID.issuperset(value)
-    ):
-        return value
-    raise _no_id(value, what, "A-Z a-z 0-9 . _ - with no dot first")
+    return _checked(value, what, _SAFE_IN_PATH, _ID, "A-Z a-z 0-9 . _ - with no dot first")
 
 
 def check_label(value: str, what: str = "label") -> str:
@@ -99,8 +81,17 @@ def path_component(label: str) -> str:
     )
 
 
-def _no_id(value: object, what: str, characters: str) -> InvalidName:
-    return _refusal(value, what, f"1 to {ID_CHARS_MAX} of {characters}")
+def _checked(
+    value: str, what: str, first: frozenset[str], rest: frozenset[str], characters: str
+) -> str:
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= ID_CHARS_MAX
+        and value[0] in first
+        and rest.issuperset(value)
+    ):
+        return value
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of {characters}")
 
 
 def _refusal(value: object, what: str, rule: str) -> InvalidName:
