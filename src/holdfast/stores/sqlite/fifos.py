@@ -14,7 +14,7 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -96,7 +96,7 @@ class Fifos:
             self._leave(fifo, folders)
             raise
 
-    def notify(self, topics: Iterable[str]) -> None:
+    def notify(self, *topics: str) -> None:
         """Wake the listeners of any of the topics, each once. Never raises: a wake-up is a hint."""
         found = []
         for topic in topics:

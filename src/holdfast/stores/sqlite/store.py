@@ -185,7 +185,7 @@ class SqliteStore(EmbeddedStore):
 
         tx, result = database.write(connection, run, deadline, sleepy=True, committed=_committed)
         faults.reach("sqlite.notify.before")
-        self._fifos.notify(tx.topics)
+        self._fifos.notify(*tx.topics)
         faults.reach("sqlite.notify.after")
         database.finish_write(connection, durable=durable)
         database.checkpoint_if_due(connection)
