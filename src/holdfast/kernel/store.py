@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from msgspec import Struct
+
 from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import Corrupt, InvalidValue
@@ -200,7 +202,7 @@ class SessionLock(Protocol):
         """True when some contender has the lock now. Raises StoreUnavailable."""
 
 
-class LongTransaction(NamedTuple):
+class LongTransaction(Struct, frozen=True):
     """A session of a database server that has been inside one transaction for long."""
 
     pid: int
@@ -254,7 +256,7 @@ class Administration:
         )
 
 
-class Leftover(NamedTuple):
+class Leftover(Struct, frozen=True):
     """A folder without its record, or something that is no folder, unchanged for `age_s`."""
 
     key: str

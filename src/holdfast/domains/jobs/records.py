@@ -3,9 +3,10 @@
 import enum
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.kernel import token
 from holdfast.kernel.codec import Discreet, Instant, Plain, Record, to_plain
@@ -45,7 +46,7 @@ class Broker(Discreet, Plain, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class TimeLimits(NamedTuple):
+class TimeLimits(Struct, frozen=True):
     """How long an attempt may take, and how long it may give no sign of life; None for any time."""
 
     timeout_sec: float
