@@ -115,15 +115,15 @@ class Fifos:
         woken: set[str] = set()
 
         def signal(wake: int, folder: int, name: str) -> bool:
-            fd = None
-            if name not in woken:
-                fd = self._open_writer(wake, folder, name)
-                if fd is None:
-                    return False
-                with contextlib.suppress(OSError):
-                    os.write(fd, b"!")
-                os.close(fd)
-                woken.add(name)
+            if name in woken:
+                return True
+            fd = self._open_writer(wake, folder, name)
+            if fd is None:
+                return False
+            with contextlib.suppress(OSError):
+                os.write(fd, b"!")
+            os.close(fd)
+            woken.add(name)
             return True
 
         with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
