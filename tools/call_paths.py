@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ import holdfast
 
 _ROOT = f"{Path(holdfast.__file__).parent}/"
 _LIMIT_S = 60
+_SETTLE_S = 0.5
 
 
 class CallCounter:
@@ -49,13 +51,14 @@ class CallCounter:
 def _count_command(report: str, words: list[str]) -> None:
     """Run the command line in this process and write what was counted, whichever way it ends.
 
-    SIGUSR1 starts the count again, SIGUSR2 writes it.
+    SIGUSR1 starts the count again. SIGUSR2 writes it for good: how a server ends is not counted.
     """
     counter = CallCounter()
     process = os.getpid()
+    written = False
 
     def write(*_: Any) -> None:
-        if os.getpid() == process:
+        if os.getpid() == process and not written:
             unfinished = Path(f"{report}.new")
             unfinished.write_text(json.dumps(counter.modules))
             unfinished.replace(report)
@@ -64,9 +67,14 @@ def _count_command(report: str, words: list[str]) -> None:
         write()
         leave(status)
 
+    def finish(*_: Any) -> None:
+        nonlocal written
+        write()
+        written = True
+
     leave, os._exit = os._exit, end  # type: ignore[assignment]
     signal.signal(signal.SIGUSR1, lambda *_: counter.modules.clear())
-    signal.signal(signal.SIGUSR2, write)
+    signal.signal(signal.SIGUSR2, finish)
     sys.argv = ["holdfast", *words]
     from holdfast.surfaces.cli.entry import main
 
@@ -121,9 +129,16 @@ class Folder:
     def count_in(self, server: subprocess.Popen[str], *words: str) -> Counter[str]:
         """What a server that is counted does for one command; the first one warms it up."""
         for _ in range(2):
-            self.report.unlink(missing_ok=True)
+            # A mirror writes files a moment after a change: that of the first command is done, and
+            # that of the second one is counted.
+            time.sleep(_SETTLE_S)
             server.send_signal(signal.SIGUSR1)
             self.run(*words)
+        return self.end(server)
+
+    def end(self, server: subprocess.Popen[str]) -> Counter[str]:
+        """End a server that is counted; return what was counted until now."""
+        time.sleep(_SETTLE_S)
         server.send_signal(signal.SIGUSR2)
         server.terminate()
         server.wait(_LIMIT_S)
@@ -151,13 +166,11 @@ def http_claim(folder: Folder) -> Counter[str]:
         base_url=shown["url"], headers={"Authorization": f"Bearer {token}"}, timeout=_LIMIT_S
     ) as client:
         for _ in range(2):
+            time.sleep(_SETTLE_S)
             server.send_signal(signal.SIGUSR1)
             picked = client.post("/v1/queue/pick", json={"agent_session": "q"})
             assert picked.status_code == 200, picked.text
-    server.send_signal(signal.SIGUSR2)
-    server.terminate()
-    server.wait(_LIMIT_S)
-    return folder.counted()
+        return folder.end(server)
 
 
 def gateway_prompt(folder: Folder) -> Counter[str]:

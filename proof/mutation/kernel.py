@@ -133,27 +133,32 @@ MUTANTS = [
     Mutant(
         "an id begins with a letter or digit",
         _NAMES,
-        '_ID = re.compile(r"[A-Za-z0-9]',
-        '_ID = re.compile(r"[A-Za-z0-9.]',
+        "_checked(value, what, _ALPHANUMERIC, _ID,",
+        "_checked(value, what, _ID, _ID,",
     ),
     Mutant(
         "an id has a bound",
         _NAMES,
-        r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}',
-        r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*',
+        "0 < len(value) <= ID_CHARS_MAX",
+        "0 < len(value)",
     ),
-    Mutant("an agent's name has no dot", _NAMES, "_checked(_AGENT", "_checked(_ID"),
+    Mutant(
+        "an agent's name has no dot",
+        _NAMES,
+        "_ALPHANUMERIC, _SAFE_IN_PATH, rule",
+        "_ALPHANUMERIC, _ID, rule",
+    ),
     Mutant(
         "a label has no control characters",
         _NAMES,
-        r"[^\x00-\x1f\x7f-\x9f",
-        r"[^\x00-\x09\x7f-\x9f",
+        "value.isprintable() if value.isascii()",
+        "True if value.isascii()",
     ),
     Mutant(
         "two labels never share a path",
         _NAMES,
-        '_SAFE_IN_PATH = frozenset("',
-        '_SAFE_IN_PATH = frozenset("%',
+        '_ALPHANUMERIC | {"_", "-"}',
+        '_ALPHANUMERIC | {"_", "-", "%"}',
     ),
     # Records.
     Mutant(

@@ -196,7 +196,7 @@ MUTANTS = [
     Mutant(
         "counts of resources have a bound",
         _STATISTICS,
-        "if row is None and room <= 0:",
+        "if room <= 0:",
         "if False:",
     ),
     Mutant(

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
+from holdfast.runtime.configuration import server_root
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.paths import server_root
 from proof.soak.child import Child
 
 _PATIENCE_S = 90.0

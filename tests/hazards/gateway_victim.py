@@ -20,7 +20,7 @@ from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, QueueRequest
 from holdfast.processes.procfs import Procfs
-from holdfast.stores.factory import open_store
+from holdfast.stores.url import open_store
 
 AGENT = "gpu"
 PROMPTS = ("one", "two")

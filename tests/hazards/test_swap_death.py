@@ -19,8 +19,8 @@ import holdfast
 from holdfast.domains.workflows import Swap
 from holdfast.domains.workflows.wire import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
+from holdfast.runtime.configuration import signal_folder_of
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.paths import signal_folder_of
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
 from tests.harness.children import Child

@@ -44,7 +44,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, Entry, Store
 from holdfast.primitives.journal import Journal
-from holdfast.runtime.paths import PLACES
+from holdfast.runtime.configuration import PLACES
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore

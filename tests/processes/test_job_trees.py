@@ -25,8 +25,8 @@ from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.events import Event, EventKind, signed
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Liveness, probe
+from holdfast.runtime.configuration import tree_folder_of
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.paths import tree_folder_of
 from tests.harness.processes import children, state_of, used_by, used_since
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S, until

@@ -29,12 +29,12 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
-from holdfast.stores.factory import open_store
 from holdfast.stores.files import documents, folders, maintenance, signs
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.files.transaction import FilesChanged
 from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.url import open_store
 from holdfast.testing import faults
 from tests.harness.children import dies_at
 from tests.harness.errors import raises

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
+from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.paths import gateway_root
 from tests.harness.tmux_server import tmux_server
 from tests.surfaces import gateway_http
 from tests.surfaces.parity import Case, Facts

@@ -256,14 +256,14 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_store_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from holdfast.kernel.errors import StoreUnavailable
-    from holdfast.stores import factory
+    from holdfast.stores import url as urls
 
     def forbidden(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "stat", forbidden)
     with pytest.raises(StoreUnavailable, match="permissions"):
-        factory.there(tmp_path / "s.sqlite")
+        urls.there(tmp_path / "s.sqlite")
 
 
 def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,9 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LABEL_CHARS_MAX, LEASES_PER_HOST_MAX
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
+from holdfast.stores.port import spaces_of
 from holdfast.testing.clock import ManualClock
 from tests.harness.errors import raises
 from tests.harness.machine import Machine

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.paths import gateway_root, gateways_here
+from holdfast.runtime.configuration import gateway_root, gateways_here
 
 
 def test_the_gateways_of_this_machine_are_known_by_their_folders(tmp_path: Path) -> None:

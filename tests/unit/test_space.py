@@ -15,7 +15,7 @@ from holdfast.kernel.errors import InvalidName, InvalidValue, Misuse, RecordInva
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX
 from holdfast.kernel.order import encode
 from holdfast.kernel.space import Rows, Space, rows
-from holdfast.kernel.store import spaces_of
+from holdfast.stores.port import spaces_of
 from tests.harness.errors import raises
 
 

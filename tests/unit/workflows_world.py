@@ -17,7 +17,7 @@ from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK, SWAP_LOG
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
-from holdfast.runtime.paths import PLACES
+from holdfast.runtime.configuration import PLACES
 from holdfast.stores.files.store import FilesStore
 from holdfast.system.flock import FlockLock
 from holdfast.testing.clock import ManualClock

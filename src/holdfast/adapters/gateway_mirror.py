@@ -78,6 +78,8 @@ class GatewayMirror:
                 # Changes within a moment are written together: under load, each one would replace
                 # the files.
                 self._closing.wait(_TOGETHER_S)
+                # The step sees what was notified meanwhile, which would else begin another one.
+                listener.wait(0)
                 # Empty when the store woke this thread, and not the bell.
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)

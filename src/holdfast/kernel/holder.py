@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import Plain, json_bytes
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     pid_ns: int
 
 
-class ProcessStat(NamedTuple):
+class ProcessStat(Struct, frozen=True):
     """The process table's entry of a pid. `start_ticks` None: the process is hidden from us."""
 
     start_ticks: int | None

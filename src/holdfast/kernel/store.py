@@ -8,9 +8,10 @@ method or a property here: no code above decides by a store's kind.
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
 
 from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.codec import Instant, Value
@@ -201,7 +202,7 @@ class SessionLock(Protocol):
         """True when some contender has the lock now. Raises StoreUnavailable."""
 
 
-class LongTransaction(NamedTuple):
+class LongTransaction(Struct, frozen=True):
     """A session of a database server that has been inside one transaction for long."""
 
     pid: int
@@ -255,7 +256,7 @@ class Administration:
         )
 
 
-class Leftover(NamedTuple):
+class Leftover(Struct, frozen=True):
     """A folder without its record, or something that is no folder, unchanged for `age_s`."""
 
     key: str
@@ -398,13 +399,3 @@ class Store(Debris, Protocol):
 
     def close(self) -> None:
         """Close everything. A second call is harmless."""
-
-
-def spaces_of(scope: Scope) -> list[Space[Any]]:
-    """The spaces of a scope in the global order of latches."""
-    spaces = [one.space if isinstance(one, Rows) else one for one in scope]
-    # Most scopes have one space, and every transaction asks.
-    if len(spaces) > 1:
-        named = {space.name: space for space in spaces}
-        spaces = sorted(named.values(), key=attrgetter("order"))
-    return spaces

@@ -1,7 +1,9 @@
-"""Starting a thread from a call that Ctrl-C may end."""
+"""Threads and locks in calls that Ctrl-C, or another signal's exception, may end at any moment."""
 
 import sys
-from threading import Thread
+from collections.abc import Callable
+from threading import RLock, Thread
+from typing import Protocol, cast
 
 
 def start(thread: Thread) -> None:
@@ -15,3 +17,24 @@ def start(thread: Thread) -> None:
         if error.__context__ is not None and error.__context__ is not outer:
             raise error.__context__ from None
         raise
+
+
+class OwnedLock(Protocol):
+    """The standard library's RLock, with the method that `threading.Condition` uses too.
+
+    An exception may come between the moment a lock is acquired and the moment the caller knows.
+    Then the cleanup has to ask the lock whether this thread holds it.
+    """
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _is_owned(self) -> bool: ...
+
+
+owned_lock = cast(Callable[[], OwnedLock], RLock)

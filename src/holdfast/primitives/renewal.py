@@ -5,6 +5,7 @@ it holds something; another ends what is held for a time.
 import contextlib
 import math
 import os
+import select
 import threading
 import time
 import weakref
@@ -17,6 +18,10 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.steady_clock import steady_clock
 
 _IDLE_S = 60.0
+_GRACE_S = 0.05
+"""How long the thread waits before it asks the store for the first time. A short command releases
+its claim sooner, and pays for no listener and no read: they were a third of its calls.
+"""
 _CLOSE_S = 2.0
 _STORE_LOST_S = 1.0
 _UNFINISHED_S = 0.05
@@ -180,12 +185,15 @@ class Keeper(Generic[K]):
         idle_since_s = time.monotonic()
         wake_fd = self._wake_fd
         assert wake_fd is not None
+        poll = select.poll()
+        poll.register(wake_fd, select.POLLIN)
+        poll.poll(_GRACE_S * 1000)
         # At first, as after an outage, a notice may have come before there was a listener.
         notified = True
-        while True:
+        while not self._closed:
             try:
                 with self._store.listen([self._topic()]) as listener:
-                    while True:
+                    while not self._closed:
                         # A live holder keeps the store's record of its clock up to date.
                         steady_clock(self._store).compare()
                         self._renew_due(everything=notified)
@@ -200,7 +208,9 @@ class Keeper(Generic[K]):
                         notified = woken.notified
                         if wake_fd in woken.ready:
                             os.eventfd_read(wake_fd)
-                        self._tick()
+                        if not self._closed:
+                            self._tick()
+                return
             except (HoldfastError, OSError):
                 # The store does not answer, or was closed. Nothing notifies of its return.
                 notified = True

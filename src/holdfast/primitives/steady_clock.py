@@ -13,8 +13,8 @@ import contextlib
 import os
 import weakref
 from datetime import datetime
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.clock import MonotonicTime, ago
@@ -64,7 +64,7 @@ CLOCK_SIGHTINGS = Space("clock_sightings", ClockSighting)
 """Keyed by the name of the boot clock, which differs after each boot."""
 
 
-class Jump(NamedTuple):
+class Jump(Struct, frozen=True):
     """By how much the store's clock was set forward, and how long ago."""
 
     seconds: float

@@ -89,6 +89,11 @@ def terminate(pids: Iterable[int], belongs: Callable[[int], bool]) -> None:
         send(pid, belongs, signal.SIGTERM, signal.SIGCONT)
 
 
+def stop(pid: int, belongs: Callable[[int], bool]) -> None:
+    """Send SIGSTOP."""
+    send(pid, belongs, signal.SIGSTOP)
+
+
 def kill(members: Callable[[], Iterable[int]], belongs: Callable[[int], bool]) -> None:
     """Send SIGKILL to processes that may fork all the time: stop them until no new one appears,
     then kill them all.
@@ -99,7 +104,7 @@ def kill(members: Callable[[], Iterable[int]], belongs: Callable[[int], bool]) -
         if not new:
             break
         for pid in new:
-            send(pid, belongs, signal.SIGSTOP)
+            stop(pid, belongs)
         stopped.update(new)
     for pid in stopped:
         send(pid, belongs, signal.SIGKILL)

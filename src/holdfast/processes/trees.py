@@ -9,7 +9,6 @@ the store, or in the user's state folder for a database.
 
 import os
 import re
-import signal
 import stat
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from holdfast.system.access import LACKING, Access, make_node, open_made_folder,
 
 # USER-PID-START-RANDOM. A part of a worker's tree has the token of an attempt behind it: see
 # `kernel.holder.attempt_tree`.
-_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}-[0-9a-f]{16}(\.[0-9]{1,20})?\Z")
+_ID = r"[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}-[0-9a-f]{16}(\.[0-9]{1,20})?\Z"
 _SWEEP_AGE_S = 60.0
 KILLED_S = 5.0
 """How long the kernel has to end what was killed. Only a disk that does not answer takes longer."""
@@ -73,7 +72,7 @@ class Trees:
         process's. Raises StoreUnavailable when descriptors or memory are exhausted, since then
         nothing is known about the tree.
         """
-        if not _ID.match(tree):
+        if not re.match(_ID, tree):
             return Liveness.UNKNOWN
         kept = self._is_kept(tree)
         if kept is not None:
@@ -101,7 +100,7 @@ class Trees:
         """A descriptor of the tree's FIFO that hangs up when no process keeps the FIFO any more;
         None when none does, or there is no FIFO. The caller closes it.
         """
-        fd = self._observe(tree) if _ID.match(tree) else None
+        fd = self._observe(tree) if re.match(_ID, tree) else None
         if fd is None or (not fifo.has_ended(fd) and fifo.is_kept(fd)):
             return fd
         os.close(fd)
@@ -112,7 +111,7 @@ class Trees:
         there is nothing to wait for. The caller closes it.
         """
         fd = self.kept(tree)
-        if fd is not None or not _ID.match(tree):
+        if fd is not None or not re.match(_ID, tree):
             return fd
         if self._is_kept(tree) is False:
             # The wrapper of a tree that ended may live for long, as when it is stopped.
@@ -172,7 +171,7 @@ class Trees:
 
         def stop(one: Marked) -> None:
             if not one.guardian:
-                syscalls.send(one.pid, belongs, signal.SIGSTOP)
+                syscalls.stop(one.pid, belongs)
 
         guarded = self._terminate(tree)
         if self.wait_for_end(tree, grace_s + (KILLED_S if guarded else 0.0)):
@@ -215,7 +214,7 @@ class Trees:
             return 0
         removed = 0
         try:
-            names = [name for name in os.listdir(self._folder) if _ID.match(name)]
+            names = [name for name in os.listdir(self._folder) if re.match(_ID, name)]
         except OSError:
             return 0
         for name in names:
@@ -278,7 +277,7 @@ class Trees:
         """The processes with the mark, with the FIFO or in the control group, and all descendants
         of these.
         """
-        found = {one.pid: one for one in self._scan(tree).marked} if _ID.match(tree) else {}
+        found = {one.pid: one for one in self._scan(tree).marked} if re.match(_ID, tree) else {}
 
         def add(pids: list[int]) -> None:
             for pid in pids:
@@ -344,7 +343,7 @@ class SharedTree:
 
 
 def _groups(tree: str) -> list[str]:
-    return cgroup.find(tree, _user(tree)) if _ID.match(tree) else []
+    return cgroup.find(tree, _user(tree)) if re.match(_ID, tree) else []
 
 
 def _grouped(tree: str) -> list[int]:
@@ -382,7 +381,7 @@ def _may_end(tree: str) -> bool:
     """Can this process end a tree? Not another user's, not one that this process itself belongs to,
     and none where /proc is another pid namespace's.
     """
-    if not _ID.match(tree) or os.geteuid() not in (0, _user(tree)) or not shows_own_pids():
+    if not re.match(_ID, tree) or os.geteuid() not in (0, _user(tree)) or not shows_own_pids():
         return False
     return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(
         tree, os.getpid()

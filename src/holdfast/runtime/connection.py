@@ -21,18 +21,20 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
-from holdfast.runtime.configuration import actor_here, load_settings, store_url
-from holdfast.runtime.paths import (
+from holdfast.runtime.configuration import (
     access_in,
+    actor_here,
     gateway_agent,
     gateways_here,
     job_logs,
+    load_settings,
     placed,
     shown_in_files,
     signal_folder_of,
+    store_url,
     tree_folder_of,
 )
-from holdfast.stores.factory import open_store
+from holdfast.stores.url import open_store
 from holdfast.system.access import Access, access_for
 
 if TYPE_CHECKING:

@@ -16,10 +16,8 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
-from holdfast.runtime.configuration import actor_here, store_url
-from holdfast.runtime.paths import gateway_agent, gateway_root
-from holdfast.stores.factory import open_store
-from holdfast.stores.url import StoreUrl
+from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root, store_url
+from holdfast.stores.url import StoreUrl, open_store
 from holdfast.system.access import PRIVATE, Access, access_for, access_like
 
 

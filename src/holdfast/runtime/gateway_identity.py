@@ -33,9 +33,9 @@ from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
+from holdfast.runtime.configuration import gateway_agent, gateway_root
 from holdfast.runtime.connection import connected
-from holdfast.runtime.paths import gateway_agent, gateway_root
-from holdfast.stores.factory import open_store
+from holdfast.stores.url import open_store
 
 _DIGEST_CHARS = 12
 

@@ -13,9 +13,8 @@ from holdfast.kernel.store import Administration, Store, Tx
 from holdfast.kernel.text import counted
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.configuration import actor_here, store_url
-from holdfast.runtime.paths import placed
-from holdfast.stores.factory import open_store, restore, there
+from holdfast.runtime.configuration import actor_here, placed, store_url
+from holdfast.stores.url import open_store, restore, there
 from holdfast.system.access import access_for
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from holdfast.kernel.space import Space
 from holdfast.primitives.queue.records import HEADS, KEYS, REQUESTS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.paths import gateways_folder
+from holdfast.runtime.configuration import gateways_folder
 from holdfast.stores.copy import Contents, StoredEntry, StoredRecord
 from holdfast.stores.url import StoreUrl
 from holdfast.system.folder_walk import resolve

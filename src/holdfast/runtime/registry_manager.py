@@ -19,9 +19,8 @@ from holdfast.adapters.journal_mirror import JournalMirror, transaction_log
 from holdfast.domains.network import Registry, RegistryConfig, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
 from holdfast.primitives.locks import Locks
-from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.configuration import access_in, load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
-from holdfast.runtime.paths import access_in
 from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access, access_for, make_folder, unusable
 

@@ -1,4 +1,4 @@
-"""Where records live: memory, sqlite, files, postgres; `factory` opens the one that a URL names.
+"""Where records live: memory, sqlite, files, postgres; `url` opens the one that a URL names.
 
 A store keeps, locks and syncs bytes, and wakes waiters. It knows the kernel alone; it holds no rule
 and names no domain.

@@ -57,12 +57,12 @@ def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:
         raise InvalidValue("a key is given twice: give each once")
     for key in keys:
         if not storable(key):
-            raise _no_key(key)
+            raise no_key(key)
 
 
 def check_key(key: str) -> None:
     if not storable(key):
-        raise _no_key(key)
+        raise no_key(key)
 
 
 def storable(key: str) -> bool:
@@ -72,7 +72,7 @@ def storable(key: str) -> bool:
         return False
 
 
-def _no_key(key: str) -> InvalidName:
+def no_key(key: str) -> InvalidName:
     return InvalidName(
         f"{ascii(key)[:60]} cannot be a key: use 1 to {KEY_BYTES_MAX} bytes of UTF-8 without NUL"
     )

@@ -12,8 +12,7 @@ from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid, SchemaT
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.factory import open_store
-from holdfast.stores.url import StoreUrl
+from holdfast.stores.url import StoreUrl, open_store
 from holdfast.system.access import Access
 
 

@@ -30,6 +30,7 @@ from holdfast.kernel.store import (
     Row,
     Tx,
 )
+from holdfast.kernel.threads import owned_lock
 from holdfast.stores.checks import (
     ENDED,
     check_entry,
@@ -43,7 +44,6 @@ from holdfast.stores.checks import (
     places_of,
 )
 from holdfast.stores.listener import FdListener, Switchboard
-from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.stores.query import Query, QueryTx, SortedIndexes, keys_between
 from holdfast.system.flock import ThreadLock

@@ -27,7 +27,6 @@ from holdfast.kernel.store import (
     Row,
     Scope,
     Tx,
-    spaces_of,
 )
 from holdfast.stores.checks import check_keys, check_limit
 
@@ -41,6 +40,15 @@ class Plan(Struct, frozen=True):
     spaces: list[Space[Any]]
     names: frozenset[str]
     volatile: bool
+
+
+def spaces_of(scope: Scope) -> list[Space[Any]]:
+    """The spaces of a scope in the global order of latches."""
+    named: dict[str, Space[Any]] = {}
+    for one in scope:
+        space = one.space if isinstance(one, Rows) else one
+        named[space.name] = space
+    return sorted(named.values(), key=attrgetter("order"))
 
 
 @lru_cache(maxsize=1024)

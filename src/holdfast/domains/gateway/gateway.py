@@ -44,6 +44,7 @@ from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
+_ATTACHMENT = (rows(ATTACHMENTS),)
 _NOT_LOOKED = Observation(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
 
@@ -337,7 +338,7 @@ class Gateway:
 
     def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
-            return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
+            return self.queue.change(body, also=_ATTACHMENT, durable=durable)
         except errors.Unavailable:
             # The change may have been committed: the next look reads the attachment again.
             self._unsure = True

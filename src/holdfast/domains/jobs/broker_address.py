@@ -6,7 +6,6 @@ from typing import ClassVar
 from holdfast.domains.jobs.records import PASSWORD_ENV, PORT, TLS_PORT, Broker
 from holdfast.kernel.codec import Discreet, Plain
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.names import check_label
 
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("0", "false", "no", "off", ""))
@@ -29,25 +28,6 @@ class BrokerAddress(Discreet, Plain, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         return f"{self.host}:{self.port}"
-
-
-def check_broker(broker: Broker) -> Broker:
-    """Return the broker if a record may have it. Raises InvalidName and InvalidValue."""
-    check_label(broker.host, "broker host")
-    check_label(broker.password_env, "variable of the broker's password")
-    if broker.username is not None:
-        check_label(broker.username, "broker username")
-    if not 0 < broker.port < 1 << 16:
-        raise InvalidValue(
-            f"the broker's port is {broker.port}: give one from 1 to 65535", field="broker.port"
-        )
-    if broker.password is not None and not broker.store_password:
-        raise InvalidValue(
-            "a job's record does not hold a password: put it into the variable "
-            f"{broker.password_env}, or set store_password",
-            field="broker.password",
-        )
-    return broker
 
 
 def address_of(broker: Broker, environment: Mapping[str, str]) -> BrokerAddress:

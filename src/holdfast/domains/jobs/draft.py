@@ -7,13 +7,14 @@ written, and no work runs again for that.
 """
 
 import os
-from base64 import b64encode, urlsafe_b64encode
+
+# Not by `base64`, which loads slowly; `jobs pick` loads this module too.
+from binascii import b2a_base64
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from holdfast.domains.jobs.broker_address import check_broker
-from holdfast.domains.jobs.records import JOBS, Job, default_prefix
+from holdfast.domains.jobs.records import JOBS, Broker, Job, default_prefix
 from holdfast.kernel.codec import cut, json_bytes
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import (
@@ -41,6 +42,7 @@ _ENDED_GROWTH_BYTES_MAX = 2 * JOB_LATE_BYTES_MAX + 4 * LABEL_JSON_BYTES_MAX + JO
 _FIELD_NAMES_BYTES_MAX = 32
 """What `result` and `error` take beside their words."""
 _FIRST = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_IN_URLS = bytes.maketrans(b"+/", b"-_")
 _IN_ORDER = bytes.maketrans(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
     b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz",
@@ -87,7 +89,7 @@ def check_draft(job: Job, job_id: str | None, topic_prefix: str | None) -> None:
             f"priority is {job.priority}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
             field="priority",
         )
-    check_broker(job.broker)
+    _check_broker(job.broker)
     if topic_prefix is not None:
         _check_topic(topic_prefix)
 
@@ -104,7 +106,7 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
                 f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id
             )
         job_id = _new_id(tx.now)
-    key = os.urandom(AUTH_TOKEN_BYTES)
+    key = b2a_base64(os.urandom(AUTH_TOKEN_BYTES), newline=False).translate(_IN_URLS)
     job = replace(
         draft,
         job_id=job_id,
@@ -112,7 +114,7 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
         updated_at=tx.now,
         arrival=tx.revision,
         topic_prefix=draft.topic_prefix or default_prefix(job_id),
-        auth_token=urlsafe_b64encode(key).rstrip(b"=").decode() if signed else None,
+        auth_token=key.rstrip(b"=").decode() if signed else None,
     )
     if (size := json_bytes(job)) > JOB_REGISTERED_BYTES_MAX:
         prompt, artifacts = json_bytes(job.prompt), json_bytes(job.expected_artifacts)
@@ -184,7 +186,24 @@ def _new_id(now: datetime) -> str:
     first = _FIRST[(moment >> 18) % len(_FIRST)]
     rest = (moment & 0x3FFFF).to_bytes(3, "big") + os.urandom(3)
     # Six bytes are eight characters. The first has the bits above those 18, which are all zero.
-    return first + b64encode(rest).translate(_IN_ORDER)[1:].decode()
+    return first + b2a_base64(rest, newline=False).translate(_IN_ORDER)[1:].decode()
+
+
+def _check_broker(broker: Broker) -> None:
+    check_label(broker.host, "broker host")
+    check_label(broker.password_env, "variable of the broker's password")
+    if broker.username is not None:
+        check_label(broker.username, "broker username")
+    if not 0 < broker.port < 1 << 16:
+        raise InvalidValue(
+            f"the broker's port is {broker.port}: give one from 1 to 65535", field="broker.port"
+        )
+    if broker.password is not None and not broker.store_password:
+        raise InvalidValue(
+            "a job's record does not hold a password: put it into the variable "
+            f"{broker.password_env}, or set store_password",
+            field="broker.password",
+        )
 
 
 def _check_number(field: str, value: float, most: float) -> None:

@@ -12,14 +12,15 @@ inside one, since it reads nothing.
 """
 
 import time
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.domains.jobs.records import Job
 from holdfast.kernel.holder import Holder, Liveness, Processes, Survivor, attempt_tree, probe
 from holdfast.kernel.limits import JOBS_TREE_AGAIN_S, TREE_GRACE_S
 
 
-class OldTree(NamedTuple):
+class OldTree(Struct, frozen=True):
     """The process tree of a past attempt. `here` is true if it is in this process's pid namespace.
     Of a tree in another namespace only the FIFO can be seen, and it cannot be ended from here.
     `taken_away` is true if the attempt ended without a verdict of its worker.
@@ -30,7 +31,7 @@ class OldTree(NamedTuple):
     taken_away: bool
 
 
-class LiveTree(NamedTuple):
+class LiveTree(Struct, frozen=True):
     """The live tree of a past attempt, and after how many seconds to check it again."""
 
     id: str

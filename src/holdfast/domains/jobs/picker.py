@@ -8,7 +8,9 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from msgspec import Struct
 
 from holdfast.domains.jobs import transitions
 from holdfast.domains.jobs.draft import no_room, too_large
@@ -30,13 +32,13 @@ T = TypeVar("T")
 JOBS_ALONE: Scope = [rows(JOBS)]
 
 
-class NoRoom(NamedTuple):
+class NoRoom(Struct, frozen=True):
     """A pending job whose record has no room for a claim: an earlier version registered it."""
 
     job: Job
 
 
-class HasOldTrees(NamedTuple):
+class HasOldTrees(Struct, frozen=True):
     """A pending job whose past attempts may have left live processes on this machine. They were
     not probed yet.
     """

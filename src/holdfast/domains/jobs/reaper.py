@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import transitions
@@ -56,7 +56,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 
 
-class Sweep(NamedTuple):
+class Sweep(Struct, frozen=True):
     """The running jobs that were ended or put back, the live processes whose death would change the
     others, and after how many seconds to check a tree that was asked to end.
     """
@@ -66,7 +66,7 @@ class Sweep(NamedTuple):
     again_s: float | None = None
 
 
-class Watched(NamedTuple):
+class Watched(Struct, frozen=True):
     """Processes that are watched: a descriptor becomes readable when one of them dies. `died` is
     true if one had died before it could be watched.
     """
@@ -75,7 +75,7 @@ class Watched(NamedTuple):
     died: bool
 
 
-class _Worker(NamedTuple):
+class _Worker(Struct, frozen=True):
     """What is known of a worker: whether it lives, whose death changes that, whether it is dead and
     its tree is being ended, and after how many seconds to check that tree.
     """

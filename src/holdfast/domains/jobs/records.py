@@ -3,9 +3,10 @@
 import enum
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.kernel import token
 from holdfast.kernel.codec import Discreet, Instant, Plain, Record, to_plain
@@ -47,7 +48,7 @@ class Broker(Discreet, Plain, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class TimeLimits(NamedTuple):
+class TimeLimits(Struct, frozen=True):
     """How long an attempt may take, and how long it may give no sign of life; None for any time."""
 
     timeout_sec: float
@@ -183,11 +184,11 @@ def default_prefix(job_id: str) -> str:
 
 def everything(job: Job) -> dict[str, Any]:
     """All fields as JSON, secrets included: for the job's own record only."""
-    facts = {name: to_plain(getattr(job, name)) for name in job.__struct_fields__}
-    facts["broker"] = {
-        name: to_plain(getattr(job.broker, name)) for name in job.broker.__struct_fields__
-    }
-    return facts
+    # By name, since encoding a record leaves out what has its default.
+    facts = {name: getattr(job, name) for name in job.__struct_fields__}
+    facts["broker"] = {name: getattr(job.broker, name) for name in job.broker.__struct_fields__}
+    plain: dict[str, Any] = to_plain(facts)
+    return plain
 
 
 def shown(job: Job) -> dict[str, Any]:

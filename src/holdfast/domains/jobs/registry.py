@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import transitions
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ExtraChange(NamedTuple):
+class ExtraChange(Struct, frozen=True):
     """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
     and returns the job to be written.
     """

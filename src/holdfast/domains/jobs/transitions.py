@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.domains.jobs.draft import fitted
@@ -74,7 +75,7 @@ def verdict_of(
     return Verdict(wanted, result, error, error_code)
 
 
-class LateRefusal(NamedTuple):
+class LateRefusal(Struct, frozen=True):
     """The refusal of a verdict whose words were kept. It is raised once that is committed."""
 
     error: HoldfastError

@@ -69,6 +69,10 @@ class LockContext:
     def _start_process(self) -> None:
         self._contended: dict[str, None] = {}
         self.withdrawals.clear()
+        self.met_others = False
+        """True once more than the single statements of free names was needed: only then may waiters
+        have outcomes from this process.
+        """
         self.process: Holder | None = None
         """This process, once it has requested something."""
         self.requester = os.urandom(6).hex()
@@ -118,6 +122,7 @@ class LockContext:
         self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
         """Run `body` in a transaction on the lock table, and write what it changed."""
+        self.met_others = True
 
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
@@ -211,10 +216,12 @@ class LockContext:
         self.clear_outcomes()
         self.counters.flush()
 
-    def clear_outcomes(self) -> int:
+    def clear_outcomes(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
         """Delete outcomes whose waiters died before they could read them; return how many."""
         found = self.store.read(
-            lambda tx: tx.find(LOCK_WAITS, "told", limit=_OUTCOMES_MAX), scope=[LOCK_WAITS]
+            lambda tx: tx.find(LOCK_WAITS, "told", limit=_OUTCOMES_MAX),
+            scope=[LOCK_WAITS],
+            timeout_s=timeout_s,
         )
         self.clock.compare()
         now = self.store.now()
@@ -236,7 +243,7 @@ class LockContext:
             ]
             return sum(tx.delete(LOCK_WAITS, key) for key in unread)
 
-        return self.store.transact(clear, scope=[LOCK_WAITS])
+        return self.store.transact(clear, scope=[LOCK_WAITS], timeout_s=timeout_s)
 
     def renew_grants(self, grants: Sequence[Grant]) -> list[Grant]:
         """Renew the due leases of grants without a time to live; return the grants that are gone.

@@ -324,6 +324,8 @@ class Locks:
             context.retry_withdrawals()
             with contextlib.suppress(HoldfastError):
                 context.counters.flush(_CLOSE_S)
+                if context.met_others:
+                    context.clear_outcomes(_CLOSE_S)
 
     # --- tokens, for programs that got one from a holder
 

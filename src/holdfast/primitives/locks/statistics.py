@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import add, attrgetter
 
 from holdfast.kernel.codec import Record
 from holdfast.kernel.histogram import BUCKETS_S
@@ -21,6 +22,7 @@ _NUMBERS = (
     *("grants", "waits", "timeouts", "deaths", "expiries", "deadlocks", "kicks"),
     *("wait_s", "hold_s"),
 )
+_numbers_of = attrgetter(*_NUMBERS)
 
 
 class LockStatistics(Record, frozen=True, kw_only=True):
@@ -65,14 +67,12 @@ class _Counts:
     def add(self, other: "_Counts | LockStatistics") -> None:
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for at, number in enumerate(other.wait_counts):
-            self.wait_counts[at] += number
-        for at, number in enumerate(other.hold_counts):
-            self.hold_counts[at] += number
+        self.wait_counts = list(map(add, self.wait_counts, other.wait_counts))
+        self.hold_counts = list(map(add, self.hold_counts, other.hold_counts))
 
     def record(self) -> LockStatistics:
         return LockStatistics(
-            **{name: getattr(self, name) for name in _NUMBERS},
+            **dict(zip(_NUMBERS, _numbers_of(self), strict=True)),
             wait_counts=tuple(self.wait_counts),
             hold_counts=tuple(self.hold_counts),
         )
@@ -148,16 +148,23 @@ class LockCounters:
 
 
 def _add(tx: Tx, counted: dict[str, _Counts]) -> None:
-    room = LOCK_STATISTICS_MAX - tx.count(LOCK_STATISTICS)
-    others = LockStatistics()
+    room: int | None = None
+    others: _Counts | None = None
     for name, counts in counted.items():
-        row = tx.get(LOCK_STATISTICS, name)
-        record = counts.record()
-        if row is None and room <= 0:
-            others = others.plus(record)
-            continue
-        room -= row is None
-        tx.put(LOCK_STATISTICS, name, record if row is None else row.record.plus(record))
-    if others != LockStatistics():
-        row = tx.get(LOCK_STATISTICS, OTHERS)
-        tx.put(LOCK_STATISTICS, OTHERS, others if row is None else row.record.plus(others))
+        total, row = _Counts(), tx.get(LOCK_STATISTICS, name)
+        total.add(counts)
+        if row is not None:
+            total.add(row.record)
+        else:
+            # Asked for only now: mostly all of the resources have a row.
+            room = LOCK_STATISTICS_MAX - tx.count(LOCK_STATISTICS) if room is None else room
+            if room <= 0:
+                others = others or _Counts()
+                others.add(counts)
+                continue
+            room -= 1
+        tx.put(LOCK_STATISTICS, name, total.record())
+    if others is not None:
+        if (row := tx.get(LOCK_STATISTICS, OTHERS)) is not None:
+            others.add(row.record)
+        tx.put(LOCK_STATISTICS, OTHERS, others.record())

@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 _ID_BYTES = 9
 FIRST_EPOCH = 1
+# By rows: every change of a queue latches its head, which excludes all other changes.
+_SCOPE = (rows(HEADS), rows(REQUESTS), rows(KEYS))
 
 
 class Queue:
@@ -74,9 +76,7 @@ class Queue:
             transaction.finish()
             return result
 
-        # By rows: every change of a queue latches its head, which excludes all other changes.
-        scope = [rows(HEADS), rows(REQUESTS), rows(KEYS), *also]
-        return self.store.transact(step, scope=scope, durable=durable)
+        return self.store.transact(step, scope=(*_SCOPE, *also), durable=durable)
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,

@@ -18,12 +18,11 @@ from pathlib import Path
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.text import counted, installing
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.configuration import store_origin
+from holdfast.runtime.configuration import gateway_root, store_origin
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, ok, warn
 from holdfast.runtime.doctor.store import store_path
 from holdfast.runtime.maintenance import Upkeep
-from holdfast.runtime.paths import gateway_root
 from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access, access_for, access_like
 

@@ -17,11 +17,11 @@ from holdfast.kernel.errors import HoldfastError, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
 from holdfast.kernel.text import counted
+from holdfast.runtime.configuration import gateway_root, server_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.metrics.families import GatewayReading
 from holdfast.runtime.metrics.sources import asked_gateways
-from holdfast.runtime.paths import gateway_root, server_root
 
 _ANSWER_S = 2.0
 _BROKER_S = 0.6 * DOCTOR_CHECK_S

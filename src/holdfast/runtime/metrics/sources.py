@@ -26,9 +26,9 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import installing
 from holdfast.primitives.locks import Locks
+from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import families
-from holdfast.runtime.paths import gateway_root
 from holdfast.stores.durations import measured
 
 if TYPE_CHECKING:

@@ -309,7 +309,7 @@ def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id
     locations = [*files.locations(spaces), *files.shared_files(spaces)]
     with closing(SqliteStore(prepared, boot_id=boot_id, namespace=files.namespace)) as copy:
         with copy.durable.lend() as connection:
-            if not schema.is_current(connection.raw, GENERATIONS):
+            if schema.outdated(connection.raw, [GENERATIONS]):
                 raise StoreCorrupt(
                     "this is a backup of another kind of store: give one of a files store"
                 )

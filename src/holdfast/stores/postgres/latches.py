@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from holdfast.kernel.space import Rows, Space
-from holdfast.kernel.store import spaces_of
+from holdfast.stores.port import spaces_of
 from holdfast.stores.postgres.connection import CallDeadline
 from holdfast.stores.postgres.connections import WAIT_S
 

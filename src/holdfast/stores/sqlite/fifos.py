@@ -96,21 +96,42 @@ class Fifos:
             self._leave(fifo, folders)
             raise
 
-    def notify(self, topic: str) -> None:
-        """Wake the listeners of a topic. Never raises: a wake-up is a hint."""
-        if topic.startswith("@"):
-            # Only what `_make` makes: an address may come from a record, and must not lead out of
-            # the folder.
-            if re.match(_ADDRESS, topic):
-                with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
-                    self._signal(wake, wake, topic[1:])
+    def notify(self, *topics: str) -> None:
+        """Wake the listeners of any of the topics, each once. Never raises: a wake-up is a hint."""
+        found = []
+        for topic in topics:
+            if topic.startswith("@"):
+                # Only what `_make` makes: an address may come from a record, and must not lead out
+                # of the folder.
+                if re.match(_ADDRESS, topic):
+                    found.append(topic)
+                continue
+            folder = self._topic(topic)
+            # Mostly nobody listens, and asking costs a third of an exception.
+            if os.access(folder, os.F_OK):
+                found.append(os.path.basename(folder))
+        if not found:
             return
-        folder = self._topic(topic)
-        # Mostly nobody listens, and asking costs a third of an exception.
-        if not os.access(folder, os.F_OK):
-            return
+        woken: set[str] = set()
+
+        def signal(wake: int, folder: int, name: str) -> bool:
+            if name in woken:
+                return True
+            fd = self._open_writer(wake, folder, name)
+            if fd is None:
+                return False
+            with contextlib.suppress(OSError):
+                os.write(fd, b"!")
+            os.close(fd)
+            woken.add(name)
+            return True
+
         with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
-            self._each(wake, os.path.basename(folder), self._signal)
+            for name in found:
+                if name.startswith("@"):
+                    signal(wake, wake, name[1:])
+                else:
+                    self._each(wake, name, signal)
 
     def close(self, *, forked: bool = False) -> None:
         """Remove the idle FIFOs, and those in use when their listeners leave. A forked child only
@@ -267,15 +288,6 @@ class Fifos:
     def _unlink(self, name: str) -> None:
         with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
             os.unlink(name, dir_fd=wake)
-
-    def _signal(self, wake: int, folder: int, name: str) -> bool:
-        fd = self._open_writer(wake, folder, name)
-        if fd is None:
-            return False
-        with contextlib.suppress(OSError):
-            os.write(fd, b"!")
-        os.close(fd)
-        return True
 
     def _open_writer(self, wake: int, folder: int, name: str) -> int | None:
         """The writing end of a listener's FIFO. None when nobody has it open: then its listener

@@ -18,8 +18,8 @@ from time import monotonic, monotonic_ns
 from typing import TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.threads import owned_lock
 from holdfast.stores.checks import closed
-from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
 from holdfast.stores.sqlite.gate_thread import GateThread

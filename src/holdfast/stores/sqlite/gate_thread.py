@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from holdfast.kernel import threads
 from holdfast.kernel.errors import LockTimeout
+from holdfast.kernel.threads import OwnedLock
 from holdfast.stores.checks import closed
-from holdfast.stores.owned_lock import OwnedLock
 
 T = TypeVar("T")
 

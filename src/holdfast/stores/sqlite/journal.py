@@ -31,15 +31,16 @@ def read(
     """
     for database in files:
         database.check_identity()
-    # Read each time: a restore by another process may change it.
-    with files[0].lend() as connection:
-        number = retry(None, schema.journal_number, connection.raw)
-    places = places_of(cursor, 2, number)
     # From the end at least one of each file, whose place is the cursor.
     most = max(limit, 1) if reverse else limit
-    found = []
-    for database, place in zip(files, places, strict=False):
-        found.append(_entries(database, namespace, place, most, reverse))
+    found, number, places = [], 0, list[int]()
+    for file, database in enumerate(files):
+        with database.lend() as connection:
+            if file == 0:
+                # Read each time: a restore by another process may change it.
+                number = retry(None, schema.journal_number, connection.raw)
+                places = places_of(cursor, 2, number)
+            found.append(_entries(connection.raw, namespace, places[file], most, reverse))
     # Merging keeps the order within each file, whatever a stepped clock says.
     merged = list(islice(merge(*found, key=attrgetter("at"), reverse=reverse), limit))
     returned = set(map(id, merged))
@@ -51,11 +52,10 @@ def read(
 
 
 def _entries(
-    database: Database, namespace: str, after: int, limit: int, reverse: bool
+    raw: sqlite3.Connection, namespace: str, after: int, limit: int, reverse: bool
 ) -> list[Entry]:
     sql, after = (f"{_SELECT} DESC LIMIT ?", 0) if reverse else (f"{_SELECT} LIMIT ?", after)
-    with database.lend() as connection:
-        rows = retry(None, _rows, connection.raw, sql, (namespace, after, limit))
+    rows = retry(None, _rows, raw, sql, (namespace, after, limit))
     if not rows:
         return []
     # Loaded when there is an entry: a short command such as `jobs pick` mostly finds none.

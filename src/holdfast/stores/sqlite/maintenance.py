@@ -75,7 +75,7 @@ class SqliteAdministration(Administration):
     def content(self, space: Space[Any], key: str) -> bytes:
         store, found = self._store, None
         with store.durable.lend() as connection:
-            if schema.is_current(connection.raw, space):
+            if not schema.outdated(connection.raw, [space]):
                 sql = table_of(space, schema.DIALECT).get
                 found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
         if found is None:

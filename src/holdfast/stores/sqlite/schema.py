@@ -15,6 +15,7 @@ greater one is the bound of all revisions given; the last one given is in shared
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,10 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreCorrupt for a file of ours that lacks a table or a number that every store has."""
+def sound_boot_of(connection: sqlite3.Connection, path: Path) -> str | None:
+    """The boot id that names the current volatile file. Raises StoreCorrupt for a file of ours that
+    lacks a table or a number that every store has.
+    """
     tables = "sqlite_master WHERE type = 'table' AND name IN ('meta', 'spaces', 'journal')"
     numbers = "meta WHERE name IN ('revision', 'era')"
     count = "SELECT count(*) FROM"
@@ -94,7 +97,7 @@ def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"{count} {tables}").fetchone()[0] == 3
         and connection.execute(f"{count} {numbers}").fetchone()[0] == 2
     ):
-        return
+        return boot_of(connection)
     raise StoreCorrupt(
         f"{path} lacks what every store has: put a backup in its place with `holdfast store "
         "restore FILE`",
@@ -220,14 +223,17 @@ def carried_era(path: Path) -> int:
         return 0
 
 
-def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
-    """Is the space's table as this program declares it? Raises SchemaTooNew when a newer program
-    wrote it.
+def outdated(connection: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> list[Space[Any]]:
+    """The spaces whose tables are not as this program declares them. Raises SchemaTooNew when a
+    newer program wrote one.
     """
-    found = connection.execute(
-        "SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)
-    ).fetchone()
-    return is_declared(space, found)
+    found, late = {}, []
+    for name, *declared in connection.execute("SELECT name, schema_version, indexes FROM spaces"):
+        found[name] = declared
+    for space in spaces:
+        if not is_declared(space, found.get(space.name)):
+            late.append(space)
+    return late
 
 
 def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
@@ -276,7 +282,7 @@ def put_new(space: Space[Any], items: int) -> str:
     revision, rows = f"CASE {_LAST} WHEN ?3 THEN ?2 END", []
     columns = 2 + len(table.columns)
     for first in range(4, 4 + items * columns, columns):
-        key, *rest = (f"?{number}" for number in range(first, first + columns))
+        key, *rest = map("?{}".format, range(first, first + columns))
         rows.append(f"(?1, {key}, {revision}, {', '.join(rest)})")
         revision = "?2"
     # ROLLBACK ends the statement's own transaction: no other is open here.

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,8 +145,14 @@ class SqliteStore(EmbeddedStore):
                     database = self._database(plan.volatile, deadline)
                 if durable:
                     database.repair_log(deadline)
-                with database.lend(deadline) as connection:
+                connection = database.lend(deadline)
+                try:
                     return self._write(database, connection, body, plan, deadline, durable)
+                except sqlite3.Error as error:
+                    raise database.discard(connection, error) from None
+                finally:
+                    # Not by `with`: every call comes through here, and that costs two calls more.
+                    database.give_back(connection)
             except TablesChanged:
                 continue
         raise self._always_restored()
@@ -178,8 +185,7 @@ class SqliteStore(EmbeddedStore):
 
         tx, result = database.write(connection, run, deadline, sleepy=True, committed=_committed)
         faults.reach("sqlite.notify.before")
-        for topic in tx.topics:
-            self._fifos.notify(topic)
+        self._fifos.notify(*tx.topics)
         faults.reach("sqlite.notify.after")
         database.finish_write(connection, durable=durable)
         database.checkpoint_if_due(connection)
@@ -213,7 +219,8 @@ class SqliteStore(EmbeddedStore):
                 database = self._volatile if plan.volatile else self.durable
                 if database is None or self._closed:
                     database = self._database(plan.volatile, deadline)
-                with database.lend(deadline) as connection:
+                connection = database.lend(deadline)
+                try:
                     if not self._declared.issuperset(plan.spaces):
                         self._declare(database, connection, plan.spaces, deadline)
                     try:
@@ -222,6 +229,10 @@ class SqliteStore(EmbeddedStore):
                         if not busy(error):
                             raise
                         return retry(deadline, work, connection.cursor)
+                except sqlite3.Error as error:
+                    raise database.discard(connection, error) from None
+                finally:
+                    database.give_back(connection)
             except TablesChanged:
                 continue
         raise self._always_restored()
@@ -229,8 +240,7 @@ class SqliteStore(EmbeddedStore):
     def _put_new(
         self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
-        hot = self._hot
-        if hot is not None and space.volatile and space in self._declared:
+        if (hot := self._hot_path(space, deadline)) is not None:
             try:
                 return hot.put_new(space, items, deadline)
             except Declined:
@@ -246,11 +256,16 @@ class SqliteStore(EmbeddedStore):
         except KeyTaken:
             return None
 
+    def _hot_path(self, space: Space[Any], deadline: float) -> HotPath | None:
+        if space.volatile and (self._hot is None or space not in self._declared):
+            # The first change: a read of nothing opens the file and makes the table.
+            self._on_tables(plan_of((space,)), deadline, lambda _: None)
+        return self._hot if space.volatile else None
+
     def _delete_if(
         self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
-        hot = self._hot
-        if hot is not None and space.volatile and space in self._declared:
+        if (hot := self._hot_path(space, deadline)) is not None:
             try:
                 return hot.delete_if(space, keys, token, deadline)
             except Declined:
@@ -386,13 +401,11 @@ class SqliteStore(EmbeddedStore):
         spaces: Sequence[Space[Any]],
         deadline: float,
     ) -> None:
-        for space in spaces:
-            if space in self._declared:
-                continue
-            if not retry(deadline, schema.is_current, connection.raw, space):
-                declare = partial(_declare_if_needed, connection.raw, space)
-                database.write(connection, declare, deadline)
-            self._declared.add(space)
+        unknown = list(filterfalse(self._declared.__contains__, spaces))
+        for space in retry(deadline, schema.outdated, connection.raw, unknown):
+            declare = partial(_declare_if_needed, connection.raw, space)
+            database.write(connection, declare, deadline)
+        self._declared.update(unknown)
         if self._hot is None and database.counter is not None:
             self._hot = HotPath(database, database.counter, self.namespace)
 
@@ -423,7 +436,7 @@ def _committed(done: tuple[SqliteTx, Any]) -> None:
 
 
 def _declare_if_needed(raw: sqlite3.Connection, space: Space[Any]) -> None:
-    if not schema.is_current(raw, space):
+    if schema.outdated(raw, [space]):
         schema.declare(raw, space)
 
 

@@ -12,7 +12,7 @@ from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import LOG_BYTES_MAX
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.checks import check_entry, check_key, check_texts, has_ended
+from holdfast.stores.checks import check_entry, check_texts, has_ended, no_key, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
@@ -89,7 +89,8 @@ class SqliteTx(SqliteReadTx, SqlTx):
             raise unfit(error) from None
 
     def put(self, space: Space[R], key: str, record: R) -> None:
-        check_key(key)
+        if not storable(key):
+            raise no_key(key)
         table = self._table(space)
         placed, given = [], []
         for place in space.index_keys(record):
@@ -97,7 +98,8 @@ class SqliteTx(SqliteReadTx, SqlTx):
             if place is not None:
                 given.append(bytearray(place))
         sql = table.puts.get(tuple(placed)) or table.putting(tuple(placed))
-        self.change(sql, [self._ns, key, self.revision, bytearray(space.encode(record)), *given])
+        revision = self._revision or self.revision
+        self.change(sql, [self._ns, key, revision, bytearray(space.encode(record)), *given])
 
     def insert(self, space: Space[R], key: str, record: R) -> None:
         """Write a record that must be new. Raises KeyTaken when it is not."""
@@ -110,7 +112,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         encoded = bytearray(check_entry(data))
-        revision = self.revision + self._appended
+        revision = (self._revision or self.revision) + self._appended
         self._appended += 1
         at = microseconds(self.now)
         self.change(schema.APPEND, (revision, self._ns, at, actor, kind, subject, encoded))

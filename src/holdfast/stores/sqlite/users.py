@@ -167,10 +167,9 @@ def join_volatile(durable: Database, users: Users, boot_id: str, clock: Clock) -
                 schema.begin_boot(connection.raw, boot_id, clock)
             return boot_id
 
-        retry(None, schema.refuse_gutted, connection.raw, durable.path)
         # Once this process is a user the name stays, so it is read again.
         if (
-            retry(None, schema.boot_of, connection.raw) == boot_id
+            retry(None, schema.sound_boot_of, connection.raw, durable.path) == boot_id
             and users.share_volatile()
             and retry(None, schema.boot_of, connection.raw) == boot_id
         ):

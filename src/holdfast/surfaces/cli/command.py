@@ -121,7 +121,9 @@ class CommandGroup(click.Group):
         return make
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        _check_once(ctx, args)
+        # A group's own options stand before the first word.
+        if args and args[0].startswith("-"):
+            _check_once(ctx, args)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -18,9 +18,9 @@ from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValu
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.text import counted
 from holdfast.operations import gateways as operations
+from holdfast.runtime.configuration import gateway_agent, gateways_here
 from holdfast.runtime.connection import connected
 from holdfast.runtime.gateway_identity import gateway_key, gateway_place
-from holdfast.runtime.paths import gateway_agent, gateways_here
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve

@@ -11,7 +11,7 @@ from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.limits import SERVER_PORT
 from holdfast.kernel.text import installing
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.paths import server_root
+from holdfast.runtime.configuration import server_root
 from holdfast.surfaces.cli.connection import connected, given, settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import answer

@@ -26,11 +26,11 @@ from holdfast.kernel.limits import (
     SERVER_WAITS_MAX,
 )
 from holdfast.kernel.settings import Settings
+from holdfast.runtime.configuration import server_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.gateway_identity import Adapt, Served, process_of
-from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.serve import LOOPBACK
 from holdfast.surfaces.http.access import bearer_token
