@@ -148,9 +148,12 @@ def test_a_command_that_is_none_picks_no_job(holdfast: CommandLine) -> None:
         ("--validate", "sh -c 'x"),
         ("--validate", ""),
         ("--heartbeat", "nan"),
+        ("--heartbeat", "inf"),
     ):
-        ran = holdfast("jobs", "run", "--agent-session", LABEL, option, value, "--", "true")
-        assert (ran.status, option in ran.err) == (2, True), ran
+        ran = holdfast(
+            "jobs", "run", "--agent-session", LABEL, "--once", option, value, "--", "true"
+        )
+        assert (ran.status, option.strip("-") in ran.err) == (2, True), ran
     assert get(holdfast, job_id)["attempt"] == 0
 
 
@@ -398,6 +401,16 @@ def test_a_worker_of_a_store_inside_one_of_a_folder_works_on_the_store(
     assert holdfast("jobs", "list", "--json").out.split() == ["[]"]
 
 
+def test_a_word_too_many_is_not_taken_for_a_second_job(holdfast: CommandLine) -> None:
+    job_id = register(holdfast)
+    for words, says in (
+        ([job_id, "progress", "extra"], "JOB and EVENT"),
+        ([job_id, "progress", "--job", job_id], "--job"),
+    ):
+        ran = holdfast("jobs", "publish", *words)
+        assert (ran.status, ran.out, says in ran.err) == (2, "", True), ran
+
+
 def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     for what, words in (
@@ -424,6 +437,7 @@ def test_what_cannot_be_registered_is_refused_with_its_name(holdfast: CommandLin
         ("--workdir", "caf\udce9", "the workdir is not UTF-8"),
         ("--artifact", "", "expected artifact"),
         ("--timeout", "1e300", "timeout_sec is 1e+300"),
+        ("--timeout", "nan", "nan is not a number"),
         ("--idle-timeout", "-1", "idle_timeout_sec is -1"),
         ("--max-attempts", "0", "max_attempts is 0"),
         ("--topic-prefix", "a/#", "topics"),

@@ -189,10 +189,26 @@ def test_what_is_no_task_is_refused(hf: Holdfast, task: object) -> None:
         hf.jobs.work(QUEUE, task, wait_s=0)  # type: ignore[arg-type]
 
 
-def test_a_limit_a_wait_and_a_heartbeat_that_cannot_be_are_refused(hf: Holdfast) -> None:
-    for more in ({"limit": 0}, {"wait_s": float("nan")}, {"heartbeat_s": 0.0}):
-        with pytest.raises(errors.InvalidValue):
-            hf.jobs.work(QUEUE, ["true"], **more)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"limit": 0},
+        {"wait_s": float("nan")},
+        {"heartbeat_s": 0.0},
+        {"heartbeat_s": float("nan")},
+        {"heartbeat_s": float("inf")},
+        {"stdin": "result"},
+        {"validate": "ls -l"},
+        {"validate": []},
+    ],
+)
+def test_arguments_of_a_worker_that_cannot_be_are_refused(
+    hf: Holdfast, more: dict[str, object]
+) -> None:
+    job_id = register(hf)
+    with pytest.raises(errors.InvalidValue):
+        hf.jobs.work(QUEUE, ["true"], **{"wait_s": 0, **more})  # type: ignore[arg-type]
+    assert hf.jobs.get_job(job_id).status is JobStatus.PENDING
 
 
 def test_closing_a_connection_that_changed_jobs_writes_the_audit_log(tmp_path: Path) -> None:

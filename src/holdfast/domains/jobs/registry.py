@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
 from msgspec import Struct
@@ -435,13 +435,17 @@ class Jobs:
         Raises InvalidName and InvalidValue, and Unavailable when the store is away at the end of
         `wait_s` or at a stop.
         """
-        from holdfast.domains.jobs.work import WorkRequest, checked_task
+        from holdfast.domains.jobs.work import Stdin, WorkRequest, checked_command, checked_task
 
         check_label(queue, "agent session")
         if wait_s != wait_s or (limit is not None and limit < 1):
             raise InvalidValue("give a wait_s that is a number, and a limit of at least 1")
-        if heartbeat_s is not None and not heartbeat_s > 0:
-            raise InvalidValue("heartbeat_s must be above 0", field="heartbeat_s")
+        if heartbeat_s is not None and not 0 < heartbeat_s < float("inf"):
+            raise InvalidValue(
+                "heartbeat_s must be a number above 0, and not infinite", field="heartbeat_s"
+            )
+        if stdin not in get_args(Stdin):
+            raise InvalidValue(f"stdin is {stdin!r}: use job, prompt or none", field="stdin")
         if self._worker is None:
             raise InvalidValue("only the jobs of a connection can be worked on: use hf.jobs")
         return self._worker(
@@ -450,7 +454,7 @@ class Jobs:
                 task=checked_task(task),
                 limit=limit,
                 wait_s=wait_s,
-                validate=None if validate is None else tuple(validate),
+                validate=None if validate is None else checked_command(validate, "validate"),
                 stdin=stdin,
                 heartbeat_s=heartbeat_s,
                 stop_fd=stop_fd,

@@ -55,10 +55,16 @@ def checked_task(task: Sequence[str] | Handler) -> tuple[str, ...] | Handler:
     """A command as a tuple of words, or the handler. Raises InvalidValue for anything else."""
     if callable(task):
         return task
-    words = tuple(task) if isinstance(task, list | tuple) else ()
-    if not words or not all(isinstance(word, str) for word in words):
-        raise InvalidValue(
-            "the task is not a command: give a list of words, or a function that takes the job",
-            field="task",
-        )
-    return words
+    return checked_command(task, "task", "a list of words, or a function that takes the job")
+
+
+def checked_command(
+    words: Sequence[str], field: str, instead: str = "a list of words"
+) -> tuple[str, ...]:
+    """A command as a tuple of words. Raises InvalidValue for anything else, such as a string, whose
+    characters would be taken for the words.
+    """
+    checked = tuple(words) if isinstance(words, list | tuple) else ()
+    if not checked or not all(isinstance(word, str) for word in checked):
+        raise InvalidValue(f"the {field} is not a command: give {instead}", field=field)
+    return checked

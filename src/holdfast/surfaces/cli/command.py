@@ -66,10 +66,11 @@ class Duration(click.ParamType[float]):
             if found is None:
                 self.fail(f"{value!r} is not a number such as 30 or 0.5", param, ctx)
             seconds = float(found[1]) * _UNITS_S[found[2]]
+        if seconds != seconds:
+            self.fail(f"{value} is not a number such as 30 or 0.5", param, ctx)
         if self._above_zero and not 0 < seconds < float("inf"):
             example = "give more than 0 seconds, such as 30 or 0.5"
             self.fail(f"{value} is not possible: {example}", param, ctx)
-        # Written so that what is not a number fails too.
         if not self._least <= seconds <= self._most:
             end = "on" if self._most == float("inf") else f"to {self._most:g}"
             example = f"give seconds from {self._least:g} {end}, such as 30 or 0.5"

@@ -270,7 +270,7 @@ def publish(
     with `publish --unsent`. Exit status 2 is also for a job whose topic nothing can be sent to.
     """
     given = words if job_id is None else (job_id, *words)
-    if len(given) > 2:
+    if job_id is not None and len(words) == 2:
         raise click.UsageError("say the job once: as JOB or with --job")
     if len(given) != (0 if unsent else 2):
         raise click.UsageError("say JOB and EVENT, or --unsent")
