@@ -167,10 +167,15 @@ def _standing(hf: Holdfast, job_id: str) -> str:
     return job.status.value
 
 
+@pytest.mark.parametrize(
+    "command", ["serve", "gateway serve coder --adapter command"], ids=["store", "gateway"]
+)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_it_is_not_served_beyond_this_machine_by_accident(tmp_path: Path, host: str) -> None:
+def test_it_is_not_served_beyond_this_machine_by_accident(
+    tmp_path: Path, host: str, command: str
+) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
-    refused = say("serve", "--host", host, "--port", "0")
+    refused = say(*command.split(), "--host", host, "--port", "0")
     assert refused.status == 2 and "--expose" in refused.err and "TLS" in refused.err
     assert not (tmp_path / "store.sqlite").exists()
 

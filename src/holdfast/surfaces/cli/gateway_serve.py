@@ -26,6 +26,8 @@ from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.serve import (
     allow_host_option,
+    check_host,
+    expose_option,
     host_option,
     log_json_option,
     server_libraries,
@@ -152,6 +154,7 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
     "--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]"
 )
 @allow_host_option
+@expose_option
 @click.option(
     "--queue-max",
     type=click.IntRange(1),
@@ -170,6 +173,7 @@ def serve(
     host: str,
     port: int,
     more_hosts: tuple[str, ...],
+    expose: bool,
     queue_max: int,
     log_json: bool,
     command: tuple[str, ...],
@@ -187,6 +191,7 @@ def serve(
         raise InvalidValue(
             "--adapter and --manifest both say how the agent is reached: give one of them"
         )
+    check_host(host, expose=expose)
     given = {name: value for name, value in adapter.items() if value is not None} | request.given()
     if command:
         given["command"] = list(command)

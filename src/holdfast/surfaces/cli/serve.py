@@ -33,6 +33,23 @@ log_json_option = click.option(
 )
 
 
+expose_option = click.option(
+    "--expose",
+    is_flag=True,
+    help="Serve beyond this machine: everybody with the token may do everything.",
+)
+
+
+def check_host(host: str, *, expose: bool) -> None:
+    """Raises InvalidValue for an address that other machines reach, unless that is intended."""
+    if host not in LOOPBACK and not expose:
+        raise InvalidValue(
+            f"{host} can be reached from other machines, without TLS: serve at {LOOPBACK[0]} "
+            "behind a proxy with TLS, or say --expose if everybody with the token may come in",
+            field="host",
+        )
+
+
 @contextmanager
 def server_libraries() -> Iterator[None]:
     """For the import of a server. Raises Unavailable when a library is not installed."""
@@ -55,11 +72,7 @@ def server_libraries() -> Iterator[None]:
     help="The port; 0 for a free one.",
 )
 @allow_host_option
-@click.option(
-    "--expose",
-    is_flag=True,
-    help="Serve beyond this machine: everybody with the token may do everything.",
-)
+@expose_option
 @click.option(
     "--link", is_flag=True, help="Print a new one-time link to the running server, and exit."
 )
@@ -90,12 +103,7 @@ def serve(
         new = ServerFolder(server_root(settings)).new_link(Procfs(host_id=settings.host_id))
         answer(to_json({"link": new}) if as_json else new)
         return
-    if host not in LOOPBACK and not expose:
-        raise InvalidValue(
-            f"{host} can be reached from other machines, without TLS: serve at {LOOPBACK[0]} "
-            "behind a proxy with TLS, or say --expose if everybody with the token may come in",
-            field="host",
-        )
+    check_host(host, expose=expose)
     # Loaded here, so that no other command loads a server.
     with server_libraries():
         from holdfast.surfaces.cli.server_process import allow_descriptors, serve_store
