@@ -233,7 +233,7 @@ def live_worker_judged_dead(draw: random.Random) -> None:
     real = Reaper._verdict
 
     def verdict(self: Reaper, job: Any, worker: Any, now: Any) -> Any:
-        dead = worker._replace(liveness=Liveness.DEAD)
+        dead = replace(worker, liveness=Liveness.DEAD)
         return real(self, job, worker if crc32(job.job_id.encode()) % 3 else dead, now)
 
     _put(Reaper, "_verdict", verdict)

@@ -345,7 +345,7 @@ def test_a_time_limit_holds_though_the_store_does_not_answer(
     """
     with crowd_on("sqlite", tmp_path, request) as crowd:
         stuck, other = crowd.processes(2)
-        stuck.stop_at("sqlite.commit.before")
+        stuck.stop_at("sqlite.write")
         stuck.begin("use", "x", by="stuck")
         wait_until_stopped(stuck.pid)
         began_s = time.monotonic()

@@ -306,7 +306,11 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
         (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "--answer-timeout"),
         (["--adapter", "managed", "--base-url", "http://h"], "needs --agent-ref"),
-        (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "cannot listen"),
+        (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "--expose"),
+        (
+            ["--adapter", "command", "--expose", "--host", "192.0.2.1", "--", "ls"],
+            "cannot listen",
+        ),
     ],
 )
 def test_wrong_options_fail_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:

@@ -513,7 +513,7 @@ def test_odd_names(locks: Bench) -> None:
         (["a", "--by", "", "--", "true"], 2, "job"),
         (["a", "--by", "x\ny", "--", "true"], 2, "control characters"),
         (["a", "-w", "-1", "--", "true"], 2, "from 0 on"),
-        (["a", "-w", "nan", "--", "true"], 2, "from 0 on"),
+        (["a", "-w", "nan", "--", "true"], 2, "nan is not a number"),
         (["a", "-w", "soon", "--", "true"], 2, "soon"),
         (["a", "-E", "256", "--", "true"], 2, "255"),
         (["a", "--priority", "1001", "--", "true"], 2, "1000"),
