@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -112,9 +112,9 @@ def _served(folder: Path) -> Iterator[None]:
 
 
 def _end_agent(folder: Path) -> None:
-    """End what the killed gateway left running."""
+    """End what the killed gateway left running, unless it has ended by itself."""
     note = folder / "default" / _AGENT / "run" / "agent-process.json"
-    if note.exists():
+    with suppress(FileNotFoundError, ProcessLookupError):
         os.killpg(json.loads(note.read_text())["pid"], 9)
 
 
