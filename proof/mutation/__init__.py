@@ -16,11 +16,11 @@ from proof.mutation.mutant import Mutant
 
 __all__ = ["MUTANTS", "TESTS", "Mutant"]
 
-_ROOMS = (kernel, primitives, queue, locks, lock_requests)
+_AREAS = (kernel, primitives, queue, locks, lock_requests)
 
-MUTANTS = [mutant for room in _ROOMS for mutant in room.MUTANTS]
+MUTANTS = [mutant for area in _AREAS for mutant in area.MUTANTS]
 
 TESTS: dict[str, tuple[str, ...]] = {
-    file: tests for room in _ROOMS for file, tests in room.TESTS.items()
+    file: tests for area in _AREAS for file, tests in area.TESTS.items()
 }
 """The tests that must notice a rule of a file broken, the nearest first."""
