@@ -113,10 +113,10 @@ class Job:
                     **more,
                 )
         except LockTimeout as error:
-            # The store has one of its own: so many wanted to change the table at once that no turn
-            # came in time.
+            # The store has one of its own, which says nothing about the queue: so many wanted to
+            # change the table at once that none of the request's transactions came in time.
             self._end(
-                "timed_out" if error.fields.get("by") == self.by else "no_turn",
+                "timed_out" if "position" in error.fields else "no_turn",
                 ask_id,
                 message=str(error),
             )

@@ -3,7 +3,7 @@
 import contextlib
 
 from holdfast.adapters.event_sender import EventSender
-from holdfast.domains.jobs import Job
+from holdfast.domains.jobs import Job, JobStatus
 from holdfast.kernel.errors import BrokerUnavailable, Collision, Fenced, ImpossibleTransition
 from holdfast.kernel.holder import Holder
 from holdfast.runtime.connection import Holdfast
@@ -74,10 +74,11 @@ def full(hf: Holdfast, label: str) -> bool:
 
 
 def left(hf: Holdfast) -> bool:
-    """Is there anything to be worked off, or worked on?"""
-    return bool(
-        hf.jobs.list_jobs(status="pending", limit=1) or hf.jobs.list_jobs(status="running", limit=1)
-    )
+    """Is there anything to be worked off, or worked on? Both are counted in one step: between two,
+    a job could go from one to the other unseen.
+    """
+    counts = hf.jobs.counts()
+    return bool(counts[JobStatus.PENDING] or counts[JobStatus.RUNNING])
 
 
 def _put_back_unheard(hf: Holdfast, me: Holder) -> None:

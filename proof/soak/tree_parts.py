@@ -315,10 +315,8 @@ def job_tree(child: Child, hf: Holdfast) -> bool:
 
 
 def _left(hf: Holdfast) -> bool:
-    return any(
-        hf.jobs.list_jobs(status=status, agent_session=QUEUE, limit=1)
-        for status in ("pending", "running")
-    )
+    # One list of all: a job whose worker has died goes from running to pending between two.
+    return any(not job.status.ended for job in hf.jobs.list_jobs(agent_session=QUEUE))
 
 
 def _state(pid: int) -> str:
