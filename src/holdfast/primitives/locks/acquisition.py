@@ -2,7 +2,7 @@
 
     Acquisition.acquire
       _take_free      nobody holds or waits for the names: one insert, no transaction
-      _answer         else a transaction grants the request, refuses it or queues it (answer.py)
+      _answer         else a transaction grants the request, refuses it or queues it (request.py)
         _sleep        until the hand-over, a death ahead, the end of a lease, or the time limit
       _make_grant
 
@@ -22,24 +22,22 @@ from holdfast.kernel.errors import DeadlockDetected, LockTimeout, StoreUnavailab
 from holdfast.kernel.holder import ThisProcess
 from holdfast.kernel.store import Listener
 from holdfast.primitives.deadline import Deadline, earliest
-from holdfast.primitives.locks.answer import (
+from holdfast.primitives.locks.context import LockContext
+from holdfast.primitives.locks.grant import Grant
+from holdfast.primitives.locks.policy import Obstruction
+from holdfast.primitives.locks.records import LOCKS, Lock, LockHold, lock_in
+from holdfast.primitives.locks.request import (
     FREE,
     TAKEN_AWAY,
     TIMED_OUT,
     AcquireAnswer,
     Deadlocked,
     Granted,
+    LockRequest,
     NotGranted,
     RequestSteps,
     Unverified,
     Waiting,
-)
-from holdfast.primitives.locks.context import LockContext
-from holdfast.primitives.locks.grant import Grant
-from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.records import LOCKS, Lock, LockHold, lock_in
-from holdfast.primitives.locks.request import (
-    LockRequest,
     deadlock_error,
     lost_error,
     make_draft,
