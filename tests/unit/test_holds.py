@@ -633,6 +633,26 @@ def test_a_hold_taken_again_with_a_time_is_not_renewed_any_more(world: World) ->
     assert names(world.holds) == ["kept"]
 
 
+def test_a_hold_dropped_and_taken_again_during_a_renewal_is_still_renewed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal found the first hold gone, and the second has the same id."""
+    far = world.process(7, Machine("host-2"))
+    far.take("s", by="run")
+    keeper = far._renewer._keeper
+
+    def renew(kept: list[KeptHold]) -> list[KeptHold]:
+        far.drop("s", by="run")
+        gone = far._renewer.renew(kept)
+        far.take("s", by="run")
+        return gone
+
+    monkeypatch.setattr(keeper, "_renew", renew)
+    keeper._renew_due(everything=True)
+    assert [one.by for one in keeper.kept()] == ["run"]
+    far.close()
+
+
 def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_first(
     world: World,
 ) -> None:
