@@ -271,6 +271,26 @@ def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
     timed.locks.acquire("a", by="other", timeout_s=0)
 
 
+def test_a_grant_released_while_another_thread_renews_it_is_not_lost(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal keeps the grant again, after its release."""
+    locks = timed.locks
+    grant = locks.acquire("a", by="job", ttl_s=60)
+    lost, renew_hold = grant.lost, locks._renew_hold
+
+    def renew_and_release(*given: Any) -> Any:
+        renewed = renew_hold(*given)
+        assert grant.release()
+        return renewed
+
+    monkeypatch.setattr(locks, "_renew_hold", renew_and_release)
+    locks.renew(grant)
+    context_of(locks).keeper._renew_due(everything=True)
+    assert context_of(locks).keeper.kept() == []
+    assert not lost.is_set() and grant.gone == "released"
+
+
 def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
     """One renewed it as the other let go of a part: the renewal's copy had what was free by then,
     or there was none at all.

@@ -173,7 +173,7 @@ class Grant:
         """Note that it was taken away, and set the event `lost`."""
         with _event_mutex:
             self.gone = self.gone or "lost"
-            if self._lost is not None:
+            if self._lost is not None and self.gone == "lost":
                 self._lost.set()
 
 
