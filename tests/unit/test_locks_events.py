@@ -449,6 +449,20 @@ def test_everything_that_is_held_or_waited_for_is_listed(world: World, locks: Lo
     waiting.result()
 
 
+def test_a_list_is_of_one_moment(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks.acquire(["a", "b"], by="holder")
+    context = context_of(locks)
+    read = context.read
+
+    def read_and_free(body: Any) -> Any:
+        found = read(body)
+        locks.free(["a", "b"], by="holder")
+        return found
+
+    monkeypatch.setattr(context, "read", read_and_free)
+    assert [status.name for status in locks.list_held()] == ["a", "b"]
+
+
 def test_live_dead_unknown_and_processless_holders_are_distinguished(
     timed: World,
 ) -> None:
