@@ -1126,6 +1126,14 @@ def test_a_token_is_in_force_as_long_as_its_grant(world: World) -> None:
         locks.check_token("a", two.token)
 
 
+def test_a_token_whose_time_is_over_is_refused_for_that_reason(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(6)
+    with pytest.raises(Fenced, match="on a: its time to live has ended") as caught:
+        timed.locks.check_token("a", grant.token)
+    assert caught.value.fields["current"] == [grant.token]
+
+
 def test_tokens_of_one_resource_only_grow(world: World) -> None:
     locks = world.locks
     tokens = []

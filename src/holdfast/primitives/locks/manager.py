@@ -244,7 +244,9 @@ class Locks:
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
-        """Renew the lease from now; `ttl_s` may give it another length. Raises LeaseLost."""
+        """Renew the lease from now; `ttl_s` may give it another length. A re-entered grant is only
+        checked: the grant that took its names has the lease. Raises LeaseLost.
+        """
         check_ttl(ttl_s)
         if grant.gone:
             # A holder that noticed the loss has stopped, though by the store's clock the time may
@@ -341,10 +343,12 @@ class Locks:
         ):
             return
         current = [hold.token for hold in holds]
-        held = f"it is held with token {current[0]}" if current else "nobody holds it"
+        if token in current:
+            why = "its time to live has ended"
+        else:
+            why = f"it is held with token {current[0]}" if current else "nobody holds it"
         raise Fenced(
-            f"token {token} is not in force on {name}: {held}. Whoever shows it must stop work on "
-            "it",
+            f"token {token} is not in force on {name}: {why}. Stop the work that uses this token",
             resource=name,
             token=token,
             current=current,
