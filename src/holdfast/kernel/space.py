@@ -96,7 +96,8 @@ class Space(Generic[R]):
             place = None if parts is None else encode(parts)
             if place is not None and len(place) > INDEX_BYTES_MAX:
                 raise InvalidValue(
-                    f"a value indexed in space {self.name} is too long: {len(place)} bytes",
+                    f"an indexed value of space {self.name} has {len(place)} bytes and may have "
+                    f"{INDEX_BYTES_MAX}: use a shorter one",
                     space=self.name,
                 )
             places.append(place)
