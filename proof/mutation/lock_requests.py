@@ -171,8 +171,8 @@ MUTANTS = [
     Mutant(
         "a grant with a time is not renewed by itself",
         _CONTEXT,
-        "if grant.ttl_s is not None or not grant.taken:",
-        "if not grant.taken:",
+        "if hold is None or hold.lease.explicit:",
+        "if hold is None:",
     ),
     Mutant(
         "a process learns which grants are gone",

@@ -1181,6 +1181,17 @@ def test_a_grant_can_be_released_and_renewed_by_its_token(timed: World) -> None:
     assert timed.holders("a") == []
 
 
+def test_a_time_given_by_the_token_ends_the_grant_of_a_live_process(timed: World) -> None:
+    """Its process does not know that time, and must not renew it in the background."""
+    grant = timed.locks.acquire("a", by="job")
+    timed.process(2).renew_token(grant.token, 60)
+    timed.clock.advance(50)
+    assert context_of(timed.locks).renew_grants([grant]) == []
+    timed.clock.advance(11)
+    timed.locks.acquire("a", by="next", timeout_s=0)
+    assert not grant.release() and grant.lost.is_set()
+
+
 def test_renewing_by_a_token_whose_time_is_over_is_a_loss(timed: World) -> None:
     token = timed.locks.acquire("a", by="job", ttl_s=5, process=None).token
     timed.clock.advance(6)

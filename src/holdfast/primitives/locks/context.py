@@ -288,13 +288,14 @@ class LockContext:
         """The grants, with their holds, whose lease must be renewed."""
         due = []
         for grant in grants:
-            if grant.ttl_s is not None or not grant.taken:
-                continue
             try:
                 hold = table.find_hold(grant.id, grant.taken)
             except Corrupt:
                 continue
-            if hold is not None and leases.due(hold.lease, now, self.settings.lease_s):
+            # Not by the grant: another process may have given it a time to live by its token.
+            if hold is None or hold.lease.explicit:
+                continue
+            if leases.due(hold.lease, now, self.settings.lease_s):
                 due.append((grant, hold))
         return due
 
