@@ -330,6 +330,13 @@ def test_a_drop_of_what_is_not_held_names_the_living_alone(world: World, holds: 
     assert caught.value.fields["count"] == 1
 
 
+def test_the_error_of_a_drop_names_a_few_of_many_holders(world: World, holds: Holds) -> None:
+    for number in range(7):
+        holds.take("s", by=f"run-{number}")
+    with pytest.raises(NotFound, match=r"run-4 and 2 more$"):
+        holds.drop("s", by="other")
+
+
 def test_sweep_removes_everyone_that_is_gone_and_says_how_many(world: World, holds: Holds) -> None:
     for pid, subject in ((2, "s"), (3, "s"), (4, "t")):
         world.process(pid).take(subject, by=f"run-{pid}")
