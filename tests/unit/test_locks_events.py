@@ -323,7 +323,7 @@ def test_counts_that_another_thread_is_adding_are_reported_too(timed: World) -> 
             return timed.store.transact(*arguments, **more)
 
     counting = LockCounters(Slow())  # type: ignore[arg-type]
-    counting.count_grant(["a"])
+    counting.count(["a"], "grants")
     background = threading.Thread(target=counting.flush)
     background.start()
     assert adding.wait(PATIENCE_S)

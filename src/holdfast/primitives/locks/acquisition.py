@@ -105,7 +105,7 @@ class Acquisition:
                     context.note_contention(request.names, contended=self._waited)
                     grant = self._make_grant(answer)
             if grant is not None:
-                context.counters.count_grant(grant.taken)
+                context.counters.count(grant.taken, "grants")
                 context.keeper.add(grant)
                 return grant
         except BaseException as error:

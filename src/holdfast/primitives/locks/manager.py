@@ -240,7 +240,10 @@ class Locks:
                 if not grant.gone:
                     keeper.add(grant)
         for hold in remaining:
-            (context.lasting.put if hold.names else context.lasting.end)(hold)
+            if hold.names:
+                context.lasting.put(hold)
+            else:
+                context.lasting.end(hold)
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
