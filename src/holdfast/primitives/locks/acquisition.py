@@ -45,7 +45,7 @@ from holdfast.primitives.locks.request import (
     timeout_error,
 )
 from holdfast.primitives.locks.transaction import LockTransaction, Reaped, Suspect
-from holdfast.primitives.locks.wait import Ahead, AheadWatch, OnWait, ahead_of_hold
+from holdfast.primitives.locks.wait import Ahead, AheadWatch, OnWait, as_ahead
 from holdfast.primitives.log import warn
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ class Acquisition:
         if not granted.own:
             return False
         doubtful = self._steps.doubtful(granted.own, self._context.store.now())
-        return bool(doubtful) and self._verify([ahead_of_hold(hold) for hold in doubtful])
+        return bool(doubtful) and self._verify([as_ahead(hold) for hold in doubtful])
 
     def _verify(self, ahead: Sequence[Ahead]) -> bool:
         """Reap those that are gone, or note that all are alive. True when some were reaped."""

@@ -25,7 +25,7 @@ from holdfast.primitives.locks.policy import Obstruction, describe_obstruction, 
 from holdfast.primitives.locks.records import LockHold, Mode, Waiter, WaitOutcome
 from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import LockTransaction
-from holdfast.primitives.locks.wait import Ahead, ahead_of_hold, ahead_of_waiter, all_ahead
+from holdfast.primitives.locks.wait import Ahead, all_ahead, as_ahead
 from holdfast.primitives.steady_clock import SteadyClock
 
 
@@ -208,7 +208,7 @@ class RequestSteps:
         involved = [
             one
             for step in found
-            for one in (ahead_of_hold(step.hold), ahead_of_waiter(step.waiter))
+            for one in (as_ahead(step.hold), as_ahead(step.waiter))
             if one.id not in self.verified and one.id != self.draft.id
         ]
         return Unverified(involved) if involved else Deadlocked(transaction.refuse(found))
@@ -289,7 +289,7 @@ class RequestSteps:
             return None
         own = list({hold.id: hold for hold in by_name.values()}.values())
         if doubtful := self.doubtful(own, transaction.now):
-            return Unverified([ahead_of_hold(hold) for hold in doubtful])
+            return Unverified([as_ahead(hold) for hold in doubtful])
         return Granted(None, own) if len(by_name) == len(self.draft.names) else None
 
     def _granted(self, table: LockTable, hold: LockHold) -> Granted | NotGranted:
