@@ -2,7 +2,10 @@
 guesses.
 """
 
+import contextlib
+import inspect
 import json
+import sys
 from typing import Any
 
 import msgspec
@@ -209,6 +212,22 @@ def nested(depth: int) -> dict[str, Any]:
 def test_what_could_not_be_read_again_is_not_written(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="cannot be stored"):
         TOOLS.encode(msgspec.structs.replace(HAMMER, **fields))
+
+
+def test_a_nearly_full_stack_is_neither_damage_nor_a_wrong_value() -> None:
+    """Until Python 3.11, JSON takes from the same stack as the calls of the program."""
+    tool = msgspec.structs.replace(HAMMER, notes=nested(20))
+    data = TOOLS.encode(tool)
+
+    def act(frames: int) -> None:
+        if frames:
+            act(frames - 1)
+        assert TOOLS.encode(tool) == data and TOOLS.decode("k", data) == tool
+
+    depth = len(inspect.stack(0))
+    for left in range(1, 60):
+        with contextlib.suppress(RecursionError):
+            act(sys.getrecursionlimit() - depth - left)
 
 
 def test_a_record_may_have_its_bound_and_not_a_byte_more() -> None:
