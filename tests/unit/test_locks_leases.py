@@ -258,6 +258,14 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     locks.close()
 
 
+def test_the_token_of_a_grant_is_that_of_a_name_it_still_has(timed: World) -> None:
+    first = timed.locks.acquire("a", by="job")
+    both = timed.locks.acquire(["a", "b"], by="job")
+    timed.locks.free("b", by="job")
+    assert (both.names, both.token) == (("a",), first.token)
+    timed.locks.check_token("a", both.token)
+
+
 def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
     """This process's clock runs a little ahead of the store's: it began to count before the store
     did.

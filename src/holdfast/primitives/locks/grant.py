@@ -167,6 +167,7 @@ class Grant:
             self.gone = "released"
             return
         self._tokens, self.names = remaining, tuple(remaining)
+        self.token = max(remaining.values())
         self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
