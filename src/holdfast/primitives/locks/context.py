@@ -69,9 +69,9 @@ class LockContext:
     def _start_process(self) -> None:
         self._contended: dict[str, None] = {}
         self.withdrawals.clear()
-        self.met_others = False
-        """True once more than the single statements of free names was needed: only then may waiters
-        have outcomes from this process.
+        self.has_transacted = False
+        """True once the single statements for free names were not enough: only then may this
+        process have left outcomes for waiters.
         """
         self.process: Holder | None = None
         """This process, once it has requested something."""
@@ -122,7 +122,7 @@ class LockContext:
         self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
         """Run `body` in a transaction on the lock table, and write what it changed."""
-        self.met_others = True
+        self.has_transacted = True
 
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)

@@ -329,7 +329,7 @@ class Locks:
             context.retry_withdrawals()
             with contextlib.suppress(HoldfastError):
                 context.counters.flush(_CLOSE_S)
-                if context.met_others:
+                if context.has_transacted:
                     context.clear_outcomes(_CLOSE_S)
 
     # --- tokens, for programs that got one from a holder
