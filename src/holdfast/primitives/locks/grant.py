@@ -277,7 +277,6 @@ class LastingGrants:
             self.delete(hold.id, timeout_s)
 
     def delete(self, hold_id: str, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Delete a grant's copy."""
         if self._store.embedded:
             self._store.transact(
                 lambda tx: tx.delete(LASTING_GRANTS, hold_id),

@@ -194,7 +194,6 @@ class RequestSteps:
         self._explain = explain
 
     def grant_or_queue(self, transaction: LockTransaction) -> AcquireAnswer:
-        """Grant the request, or queue it."""
         if (owned := self._owned(transaction)) is not None:
             return owned
         found = transaction.grant_or_queue(self.draft)
