@@ -336,8 +336,8 @@ def store_timeout_error(request: LockRequest, error: LockTimeout) -> LockTimeout
 def lost_error(request: LockRequest) -> LeaseLost:
     """The grant, or the place in the queue, was gone before the process could wake."""
     return LeaseLost(
-        f"{', '.join(request.names)} was granted to {request.by} and taken away before this "
-        "process could wake, or its place in the queue was: try again if you still need it. "
+        f"{request.by} lost its grant of {', '.join(request.names)}, or its place in the queue, "
+        "before its process could wake: try again if you still need it. "
         f"`holdfast log --subject {shlex.quote(request.names[0])}` shows what happened",
         names=list(request.names),
         by=request.by,
