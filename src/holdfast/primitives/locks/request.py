@@ -154,7 +154,7 @@ class Waiting(NamedTuple):
     waiter: Waiter
     ahead: list[Ahead]
     obstruction: Obstruction | None = None
-    """For a request that does not wait, if its caller wants the reason."""
+    """What blocks a request that does not wait, if its caller wants to know."""
 
 
 class Unverified(NamedTuple):
@@ -170,10 +170,12 @@ class Deadlocked(NamedTuple):
 
 
 class NotGranted(NamedTuple):
-    """The end of a request without a grant, and after a timeout the reason if it is wanted."""
+    """The request ended without a grant."""
 
     reason: str
+    """TIMED_OUT, FREE (for a request that takes nothing) or TAKEN_AWAY."""
     obstruction: Obstruction | None = None
+    """What blocked it until its time limit, if its caller wants to know."""
 
 
 AcquireAnswer = Granted | Waiting | Unverified | Deadlocked | NotGranted
