@@ -6,7 +6,6 @@ from proof.mutation.locks import LOCK_TESTS
 from proof.mutation.mutant import Mutant
 
 _ASKING = "primitives/locks/acquisition.py"
-_ANSWER = "primitives/locks/answer.py"
 _TURNS = "primitives/locks/transaction.py"
 _REQUEST = "primitives/locks/request.py"
 _WAITING = "primitives/locks/wait.py"
@@ -16,7 +15,7 @@ _STATISTICS = "primitives/locks/statistics.py"
 _CONTEXT = "primitives/locks/context.py"
 
 TESTS = dict.fromkeys(
-    (_ASKING, _ANSWER, _TURNS, _REQUEST, _WAITING, _MANAGER, _LASTING, _STATISTICS, _CONTEXT),
+    (_ASKING, _TURNS, _REQUEST, _WAITING, _MANAGER, _LASTING, _STATISTICS, _CONTEXT),
     LOCK_TESTS,
 )
 
@@ -24,13 +23,13 @@ MUTANTS = [
     # Locks: asking, waiting, holding.
     Mutant(
         "an own hold that is over is not entered again",
-        _ANSWER,
+        _REQUEST,
         "            if self._clock.reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
         "            if (",
     ),
     Mutant(
         "an own hold of a dead process is not entered again",
-        _ANSWER,
+        _REQUEST,
         "            or (hold.process not in (None, this) and hold.id not in self.verified)\n",
         "",
     ),
@@ -42,13 +41,13 @@ MUTANTS = [
     ),
     Mutant(
         "a cycle through the dead is none",
-        _ANSWER,
+        _REQUEST,
         "return Unverified(involved) if involved else Deadlocked(transaction.refuse(found))",
         "return Deadlocked(transaction.refuse(found))",
     ),
     Mutant(
         "a request that gives up leaves the queue",
-        _ANSWER,
+        _REQUEST,
         "            transaction.time_out(answer.waiter)\n",
         "            pass\n",
     ),
@@ -172,8 +171,8 @@ MUTANTS = [
     Mutant(
         "a grant with a time is not renewed by itself",
         _CONTEXT,
-        "if grant.ttl_s is not None or not grant.taken:",
-        "if not grant.taken:",
+        "if hold is None or hold.lease.explicit:",
+        "if hold is None:",
     ),
     Mutant(
         "a process learns which grants are gone",

@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "what is gone is told to its holder",
         _KEEPER,
-        "            one.lose()\n",
+        "            found.lose()\n",
         "            pass\n",
     ),
     Mutant(

@@ -29,7 +29,7 @@ from holdfast.primitives.locks.records import (
     lock_in,
 )
 from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Suspect, lost_topic
-from holdfast.primitives.locks.wait import Ahead, ahead_of_hold, ahead_of_waiter, all_ahead
+from holdfast.primitives.locks.wait import Ahead, all_ahead, as_ahead
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.testing.clock import ManualClock
 from tests.model.lock_oracle import (
@@ -314,7 +314,7 @@ class LockMachine(RuleBasedStateMachine):
             assert reported is not None
             transaction.table.delete_outcome(reported)
         own = list(transaction.own_holds(draft).values())
-        if gone := self.suspects(draft.process, map(ahead_of_hold, own)):
+        if gone := self.suspects(draft.process, map(as_ahead, own)):
             return "doubt", gone
         if own and not policy.names_to_take(transaction.table, draft):
             return "own", own
@@ -334,7 +334,7 @@ class LockMachine(RuleBasedStateMachine):
         involved = [
             one
             for step in found
-            for one in (ahead_of_hold(step.hold), ahead_of_waiter(step.waiter))
+            for one in (as_ahead(step.hold), as_ahead(step.waiter))
             if one.id != draft.id
         ]
         if gone := self.suspects(draft.process, involved):

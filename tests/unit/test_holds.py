@@ -330,6 +330,13 @@ def test_a_drop_of_what_is_not_held_names_the_living_alone(world: World, holds: 
     assert caught.value.fields["count"] == 1
 
 
+def test_the_error_of_a_drop_names_a_few_of_many_holders(world: World, holds: Holds) -> None:
+    for number in range(7):
+        holds.take("s", by=f"run-{number}")
+    with pytest.raises(NotFound, match=r"run-4 and 2 more$"):
+        holds.drop("s", by="other")
+
+
 def test_sweep_removes_everyone_that_is_gone_and_says_how_many(world: World, holds: Holds) -> None:
     for pid, subject in ((2, "s"), (3, "s"), (4, "t")):
         world.process(pid).take(subject, by=f"run-{pid}")
@@ -631,6 +638,26 @@ def test_a_hold_taken_again_with_a_time_is_not_renewed_any_more(world: World) ->
     world.store.until_kept()
     world.clock.advance(INSTANT_S)
     assert names(world.holds) == ["kept"]
+
+
+def test_a_hold_dropped_and_taken_again_during_a_renewal_is_still_renewed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal found the first hold gone, and the second has the same id."""
+    far = world.process(7, Machine("host-2"))
+    far.take("s", by="run")
+    keeper = far._renewer._keeper
+
+    def renew(kept: list[KeptHold]) -> list[KeptHold]:
+        far.drop("s", by="run")
+        gone = far._renewer.renew(kept)
+        far.take("s", by="run")
+        return gone
+
+    monkeypatch.setattr(keeper, "_renew", renew)
+    keeper._renew_due(everything=True)
+    assert [one.by for one in keeper.kept()] == ["run"]
+    far.close()
 
 
 def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_first(

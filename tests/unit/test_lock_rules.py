@@ -29,7 +29,7 @@ from holdfast.primitives.locks.records import (
     within,
 )
 from holdfast.primitives.locks.transaction import Suspect
-from holdfast.primitives.locks.wait import AheadWatch, ahead_of_hold
+from holdfast.primitives.locks.wait import AheadWatch, as_ahead
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -223,10 +223,10 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
         timed, lasting = context_of(hf.locks).read(
             lambda table: [table.lock(name).holds[0] for name in "nm"]
         )
-        with AheadWatch([ahead_of_hold(timed)], hf.processes, hf.store) as watch:
+        with AheadWatch([as_ahead(timed)], hf.processes, hf.store) as watch:
             assert watch.suspects() == []
             assert 5 < (watch.next_expiry_s() or 0) < 5.01
-        with AheadWatch([ahead_of_hold(lasting)], hf.processes, hf.store) as watch:
+        with AheadWatch([as_ahead(lasting)], hf.processes, hf.store) as watch:
             assert watch.next_expiry_s() is None, "its descriptor reports that death"
 
 

@@ -323,7 +323,7 @@ def test_counts_that_another_thread_is_adding_are_reported_too(timed: World) -> 
             return timed.store.transact(*arguments, **more)
 
     counting = LockCounters(Slow())  # type: ignore[arg-type]
-    counting.count_grant(["a"])
+    counting.count(["a"], "grants")
     background = threading.Thread(target=counting.flush)
     background.start()
     assert adding.wait(PATIENCE_S)
@@ -447,6 +447,20 @@ def test_everything_that_is_held_or_waited_for_is_listed(world: World, locks: Lo
     ]
     locks.release(held)
     waiting.result()
+
+
+def test_a_list_is_of_one_moment(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks.acquire(["a", "b"], by="holder")
+    context = context_of(locks)
+    read = context.read
+
+    def read_and_free(body: Any) -> Any:
+        found = read(body)
+        locks.free(["a", "b"], by="holder")
+        return found
+
+    monkeypatch.setattr(context, "read", read_and_free)
+    assert [status.name for status in locks.list_held()] == ["a", "b"]
 
 
 def test_live_dead_unknown_and_processless_holders_are_distinguished(

@@ -258,6 +258,14 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     locks.close()
 
 
+def test_the_token_of_a_grant_is_that_of_a_name_it_still_has(timed: World) -> None:
+    first = timed.locks.acquire("a", by="job")
+    both = timed.locks.acquire(["a", "b"], by="job")
+    timed.locks.free("b", by="job")
+    assert (both.names, both.token) == (("a",), first.token)
+    timed.locks.check_token("a", both.token)
+
+
 def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
     """This process's clock runs a little ahead of the store's: it began to count before the store
     did.
@@ -269,6 +277,26 @@ def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
         timed.locks.renew(grant)
     timed.clock.advance(6)
     timed.locks.acquire("a", by="other", timeout_s=0)
+
+
+def test_a_grant_released_while_another_thread_renews_it_is_not_lost(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal keeps the grant again, after its release."""
+    locks = timed.locks
+    grant = locks.acquire("a", by="job", ttl_s=60)
+    lost, renew_hold = grant.lost, locks._renew_hold
+
+    def renew_and_release(*given: Any) -> Any:
+        renewed = renew_hold(*given)
+        assert grant.release()
+        return renewed
+
+    monkeypatch.setattr(locks, "_renew_hold", renew_and_release)
+    locks.renew(grant)
+    context_of(locks).keeper._renew_due(everything=True)
+    assert context_of(locks).keeper.kept() == []
+    assert not lost.is_set() and grant.gone == "released"
 
 
 def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
@@ -1106,6 +1134,14 @@ def test_a_token_is_in_force_as_long_as_its_grant(world: World) -> None:
         locks.check_token("a", two.token)
 
 
+def test_a_token_whose_time_is_over_is_refused_for_that_reason(timed: World) -> None:
+    grant = timed.locks.acquire("a", by="job", ttl_s=5)
+    timed.clock.advance(6)
+    with pytest.raises(Fenced, match="on a: its time to live has ended") as caught:
+        timed.locks.check_token("a", grant.token)
+    assert caught.value.fields["current"] == [grant.token]
+
+
 def test_tokens_of_one_resource_only_grow(world: World) -> None:
     locks = world.locks
     tokens = []
@@ -1151,6 +1187,17 @@ def test_a_grant_can_be_released_and_renewed_by_its_token(timed: World) -> None:
         locks.renew_token(token)
     assert caught.value.fields == {"token": token}
     assert timed.holders("a") == []
+
+
+def test_a_time_given_by_the_token_ends_the_grant_of_a_live_process(timed: World) -> None:
+    """Its process does not know that time, and must not renew it in the background."""
+    grant = timed.locks.acquire("a", by="job")
+    timed.process(2).renew_token(grant.token, 60)
+    timed.clock.advance(50)
+    assert context_of(timed.locks).renew_grants([grant]) == []
+    timed.clock.advance(11)
+    timed.locks.acquire("a", by="next", timeout_s=0)
+    assert not grant.release() and grant.lost.is_set()
 
 
 def test_renewing_by_a_token_whose_time_is_over_is_a_loss(timed: World) -> None:

@@ -88,11 +88,16 @@ def test_the_terms_of_locks_come_from_their_table() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["lease_s = 0", "lease_s = -1", "lease_s = inf", "priority_age_s = nan", 'journal = "some"'],
+    ["lease_s = 0.0", "lease_s = -1.0", "lease_s = inf", "priority_age_s = nan"],
 )
-def test_impossible_terms_of_locks_are_refused(text: str) -> None:
-    with pytest.raises(InvalidValue):
+def test_impossible_terms_of_locks_are_refused_by_name_and_value(text: str) -> None:
+    with pytest.raises(InvalidValue, match=f"locks.{text.replace('=', 'is')}: give a positive"):
         of(document=tomllib.loads(f"[locks]\n{text}"))
+
+
+def test_an_unknown_journal_of_locks_is_refused() -> None:
+    with pytest.raises(InvalidValue):
+        of(document={"locks": {"journal": "some"}})
 
 
 @pytest.mark.parametrize(

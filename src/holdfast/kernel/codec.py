@@ -73,6 +73,7 @@ def json_bytes(value: Any) -> int:
     try:
         return len(_encoder.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
+        blame_stack(error)
         raise InvalidValue(f"this cannot be written as JSON: {error}") from None
 
 
@@ -114,8 +115,8 @@ _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """After an error in reading a document: raise RecursionError when the cause is this thread's
-    nearly full stack and not the document's nesting.
+    """After an error in reading or writing JSON: raise RecursionError when the cause is this
+    thread's nearly full stack and not the document's nesting.
     """
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)

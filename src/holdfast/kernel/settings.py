@@ -27,6 +27,7 @@ from holdfast.kernel.names import check_id, check_label, check_new_label
 
 FILE_NAME = "holdfast.toml"
 DEFAULT_NAMESPACE = "default"
+_SECONDS = "a positive number of seconds"
 
 
 class JournalSettings(Plain, frozen=True, kw_only=True):
@@ -36,9 +37,11 @@ class JournalSettings(Plain, frozen=True, kw_only=True):
     keep_s: float = JOURNAL_KEEP_S
 
     def __post_init__(self) -> None:
+        if self.keep_entries < 1:
+            raise _refusal("journal.keep_entries", self.keep_entries, "1 or more")
         # TOML can say nan and inf.
-        if self.keep_entries < 1 or not 0 < self.keep_s < float("inf"):
-            raise InvalidValue("journal.keep_entries and journal.keep_s must be positive numbers")
+        if not 0 < self.keep_s < float("inf"):
+            raise _refusal("journal.keep_s", self.keep_s, _SECONDS)
 
 
 class LockSettings(Plain, frozen=True, kw_only=True):
@@ -52,9 +55,11 @@ class LockSettings(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.standby_after_s >= 0:
-            raise InvalidValue("locks.standby_after_s must be a number of seconds, or inf")
-        if not 0 < self.lease_s < float("inf") or not 0 < self.priority_age_s < float("inf"):
-            raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
+            raise _refusal("locks.standby_after_s", self.standby_after_s, "0 seconds or more")
+        if not 0 < self.lease_s < float("inf"):
+            raise _refusal("locks.lease_s", self.lease_s, _SECONDS)
+        if not 0 < self.priority_age_s < float("inf"):
+            raise _refusal("locks.priority_age_s", self.priority_age_s, _SECONDS)
 
 
 class FilesSettings(Plain, frozen=True, kw_only=True):
@@ -68,11 +73,11 @@ class FilesSettings(Plain, frozen=True, kw_only=True):
         for name, path in self.folders.items():
             check_id(name, "folder")
             if not path or "\0" in path:
-                raise InvalidValue(f"files.folders.{name} is no path")
-        if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay_s <= 60):
-            raise InvalidValue(
-                "files.retry_attempts must be 1 to 100, and files.retry_delay_s 0 to 60 seconds"
-            )
+                raise _refusal(f"files.folders.{name}", repr(path), "the path of a folder")
+        if not 1 <= self.retry_attempts <= 100:
+            raise _refusal("files.retry_attempts", self.retry_attempts, "1 to 100")
+        if not 0 <= self.retry_delay_s <= 60:
+            raise _refusal("files.retry_delay_s", self.retry_delay_s, "0 to 60 seconds")
 
 
 class LockTimeouts(Plain, frozen=True, kw_only=True):
@@ -86,10 +91,8 @@ class LockTimeouts(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidValue(
-                    f"lock_timeouts.{name} must be a number of seconds, 0 or more", field=name
-                )
+            if not 0 <= (limit_s := getattr(self, name)) < float("inf"):
+                raise _refusal(f"lock_timeouts.{name}", limit_s, "0 seconds or more")
 
 
 JOB_TYPES = ("quick", "detailed")
@@ -109,12 +112,12 @@ class NetworkSettings(Plain, frozen=True, kw_only=True):
     lease_ttl_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay <= 60):
-            raise InvalidValue("retry_attempts must be 1 to 100, and retry_delay 0 to 60 seconds")
+        if not 1 <= self.retry_attempts <= 100:
+            raise _refusal("retry_attempts", self.retry_attempts, "1 to 100")
+        if not 0 <= self.retry_delay <= 60:
+            raise _refusal("retry_delay", self.retry_delay, "0 to 60 seconds")
         if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
-            raise InvalidValue(
-                "lease_ttl_s must be a positive number of seconds; leave it out for none"
-            )
+            raise _refusal("lease_ttl_s", self.lease_ttl_s, f"{_SECONDS}, or leave it out")
         for job_type, priority in self.job_priorities.items():
             if job_type not in JOB_TYPES:
                 raise InvalidValue(
@@ -124,7 +127,7 @@ class NetworkSettings(Plain, frozen=True, kw_only=True):
                 )
             if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
                 raise InvalidValue(
-                    f"job_priorities.{job_type[:40]} must be from -{LOCK_PRIORITY_MAX} to "
+                    f"job_priorities.{job_type} is {priority}: use -{LOCK_PRIORITY_MAX} to "
                     f"{LOCK_PRIORITY_MAX}",
                     field="job_priorities",
                 )
@@ -139,7 +142,7 @@ class AgentSettings(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_s < float("inf"):
-            raise InvalidValue("agents.lease_s must be a positive number")
+            raise _refusal("agents.lease_s", self.lease_s, _SECONDS)
 
 
 class JobSettings(Plain, frozen=True, kw_only=True):
@@ -152,12 +155,12 @@ class JobSettings(Plain, frozen=True, kw_only=True):
     lease_s: float = JOB_LEASE_S
 
     def __post_init__(self) -> None:
-        if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
-            raise InvalidValue(
-                "jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number"
-            )
+        if self.keep_finished < 0:
+            raise _refusal("jobs.keep_finished", self.keep_finished, "0 or more")
+        if not 0 < self.keep_s < float("inf"):
+            raise _refusal("jobs.keep_s", self.keep_s, _SECONDS)
         if not 0 < self.lease_s < float("inf"):
-            raise InvalidValue("jobs.lease_s must be a positive number")
+            raise _refusal("jobs.lease_s", self.lease_s, _SECONDS)
 
 
 class Settings(Plain, frozen=True, kw_only=True):
@@ -213,3 +216,7 @@ def resolve(
     named = {key: environment[name] for name, key in ENVIRONMENT.items() if environment.get(name)}
     named.update({key: value for key, value in given.items() if value})
     return msgspec.structs.replace(settings, **named)
+
+
+def _refusal(name: str, value: float | str, wanted: str) -> InvalidValue:
+    return InvalidValue(f"{name} is {value}: give {wanted}", field=name.rpartition(".")[2])

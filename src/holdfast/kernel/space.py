@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.kernel.codec import Record, to_json
+from holdfast.kernel.codec import Record, blame_stack, to_json
 from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
 from holdfast.kernel.layout import Document, Layout
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX, SPACE_NAME_CHARS_MAX
@@ -64,6 +64,7 @@ class Space(Generic[R]):
             data = to_json(record)
             self._decoder.decode(data)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            blame_stack(error)
             raise InvalidValue(
                 f"{self.model.__name__} cannot be stored: {error}", space=self.name
             ) from None
@@ -81,6 +82,7 @@ class Space(Generic[R]):
         try:
             record = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            blame_stack(error)
             return self._decode_slowly(key, data, str(error))
         if record.schema_version == self.schema_version and (
             self.schema_version == 1 or _says_version(data)
@@ -96,7 +98,8 @@ class Space(Generic[R]):
             place = None if parts is None else encode(parts)
             if place is not None and len(place) > INDEX_BYTES_MAX:
                 raise InvalidValue(
-                    f"a value indexed in space {self.name} is too long: {len(place)} bytes",
+                    f"an indexed value of space {self.name} has {len(place)} bytes and may have "
+                    f"{INDEX_BYTES_MAX}: use a shorter one",
                     space=self.name,
                 )
             places.append(place)
@@ -133,6 +136,7 @@ class Space(Generic[R]):
         try:
             document = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            blame_stack(error)
             raise self._invalid(key, str(error), malformed=True) from None
         if not isinstance(document, dict):
             raise self._invalid(key, "it is not a JSON object", malformed=True)

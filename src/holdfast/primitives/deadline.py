@@ -36,7 +36,6 @@ class Deadline:
         return min(max(self._end_s - time.monotonic(), _LEAST_S), TRANSACT_TIMEOUT_S)
 
     def end(self) -> None:
-        """End it now."""
         self._end_s = time.monotonic()
 
     def passed(self) -> bool:

@@ -42,6 +42,8 @@ from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 # Bytes of a hold beside its name and process. Its times may be longer after a renewal.
 _HOLD_BYTES_MAX = 192
+_NAMED_MAX = 5
+"""How many holders an error names."""
 
 
 class Hold(Plain, frozen=True, kw_only=True):
@@ -170,9 +172,10 @@ class Holds:
 
         def body(tx: Tx, present: tuple[Hold, ...]) -> int:
             rest = dropped(present, by)
-            self._write(tx, subject, rest)
             if len(rest) == len(present):
-                held = ", ".join(hold.by for hold in present)
+                held = ", ".join(hold.by for hold in present[:_NAMED_MAX])
+                if len(present) > _NAMED_MAX:
+                    held += f" and {len(present) - _NAMED_MAX} more"
                 raise NotFound(
                     f"{by} does not hold {subject}: "
                     + (f"it is held by {held}" if held else "nobody holds it"),
@@ -180,6 +183,7 @@ class Holds:
                     by=by,
                     count=len(present),
                 )
+            self._write(tx, subject, rest)
             data = {"by": by, "count": len(rest)}
             self._journal.append(tx, kind="hold.dropped", subject=subject, data=data)
             return len(rest)
@@ -322,7 +326,10 @@ class HoldRenewer:
         self.begin_process()
         for key in keys:
             kept = KeptHold(space, key, by, process, time.monotonic())
-            (self._keeper.discard if process is None else self._keeper.add)(kept)
+            if process is None:
+                self._keeper.discard(kept)
+            else:
+                self._keeper.add(kept)
 
     def leave(self, space: Space[Any], key: str, by: str) -> None:
         """Stop renewing a hold."""

@@ -4,7 +4,6 @@ faster without it. The journal is in journal.py.
 
 
 def warn(text: str, *values: object) -> None:
-    """Log a warning."""
     import logging
 
     logging.getLogger("holdfast.locks").warning(text, *values)

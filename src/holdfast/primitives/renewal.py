@@ -145,9 +145,15 @@ class Keeper(Generic[K]):
             os.eventfd_write(self._wake_fd, 1)
 
     def _expire(self, one: Any) -> None:
-        # A claim that is not kept any more is being released by its holder, which is no loss.
-        if self._held.pop(one.id, None) is not None:
-            one.lose()
+        found = self._held.pop(one.id, None)
+        if found is None:
+            # Its holder is releasing it, which is no loss.
+            return
+        if found is one:
+            found.lose()
+        else:
+            # Its holder released it and has claimed the same again, under the same id.
+            self._held.setdefault(one.id, found)
 
     def _start(self) -> None:
         with self._mutex:

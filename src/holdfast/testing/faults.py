@@ -27,7 +27,7 @@ def kill(point: str) -> None:
 
 
 def stop(point: str) -> None:
-    """Stop until a SIGCONT comes."""
+    """Stop by SIGSTOP until a SIGCONT comes."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

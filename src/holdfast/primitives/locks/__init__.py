@@ -4,8 +4,7 @@ records.py      the rows: held locks and waiters
 policy.py       who may hold a lock, who is next, what keeps a request waiting
 table.py        the rows that one decision reads and writes
 transaction.py  request, release, hand over, reap and kick inside one transaction
-request.py      a caller's request, checked, and the errors that refuse it
-answer.py       what the table answers to one request: granted, waiting, deadlocked
+request.py      one request: what the caller wants, what the table answers, and the errors
 acquisition.py  one acquire from the request to the grant, top-down
 wait.py         what a sleeping waiter watches: deaths and leases just ahead
 grant.py        what a holder has: tokens, expiry, suspension, durable copies

@@ -2,7 +2,7 @@
 
     Acquisition.acquire
       _take_free      nobody holds or waits for the names: one insert, no transaction
-      _answer         else a transaction grants the request, refuses it or queues it (answer.py)
+      _answer         else a transaction grants the request, refuses it or queues it (request.py)
         _sleep        until the hand-over, a death ahead, the end of a lease, or the time limit
       _make_grant
 
@@ -22,24 +22,22 @@ from holdfast.kernel.errors import DeadlockDetected, LockTimeout, StoreUnavailab
 from holdfast.kernel.holder import ThisProcess
 from holdfast.kernel.store import Listener
 from holdfast.primitives.deadline import Deadline, earliest
-from holdfast.primitives.locks.answer import (
+from holdfast.primitives.locks.context import LockContext
+from holdfast.primitives.locks.grant import Grant
+from holdfast.primitives.locks.policy import Obstruction
+from holdfast.primitives.locks.records import LOCKS, Lock, LockHold, lock_in
+from holdfast.primitives.locks.request import (
     FREE,
     TAKEN_AWAY,
     TIMED_OUT,
     AcquireAnswer,
     Deadlocked,
     Granted,
+    LockRequest,
     NotGranted,
     RequestSteps,
     Unverified,
     Waiting,
-)
-from holdfast.primitives.locks.context import LockContext
-from holdfast.primitives.locks.grant import Grant
-from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.records import LOCKS, Lock, LockHold, lock_in
-from holdfast.primitives.locks.request import (
-    LockRequest,
     deadlock_error,
     lost_error,
     make_draft,
@@ -47,7 +45,7 @@ from holdfast.primitives.locks.request import (
     timeout_error,
 )
 from holdfast.primitives.locks.transaction import LockTransaction, Reaped, Suspect
-from holdfast.primitives.locks.wait import Ahead, AheadWatch, OnWait, ahead_of_hold
+from holdfast.primitives.locks.wait import Ahead, AheadWatch, OnWait, as_ahead
 from holdfast.primitives.log import warn
 
 if TYPE_CHECKING:
@@ -107,7 +105,7 @@ class Acquisition:
                     context.note_contention(request.names, contended=self._waited)
                     grant = self._make_grant(answer)
             if grant is not None:
-                context.counters.count_grant(grant.taken)
+                context.counters.count(grant.taken, "grants")
                 context.keeper.add(grant)
                 return grant
         except BaseException as error:
@@ -377,7 +375,7 @@ class Acquisition:
         if not granted.own:
             return False
         doubtful = self._steps.doubtful(granted.own, self._context.store.now())
-        return bool(doubtful) and self._verify([ahead_of_hold(hold) for hold in doubtful])
+        return bool(doubtful) and self._verify([as_ahead(hold) for hold in doubtful])
 
     def _verify(self, ahead: Sequence[Ahead]) -> bool:
         """Reap those that are gone, or note that all are alive. True when some were reaped."""

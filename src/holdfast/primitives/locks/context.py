@@ -69,9 +69,9 @@ class LockContext:
     def _start_process(self) -> None:
         self._contended: dict[str, None] = {}
         self.withdrawals.clear()
-        self.met_others = False
-        """True once more than the single statements of free names was needed: only then may waiters
-        have outcomes from this process.
+        self.has_transacted = False
+        """True once the single statements for free names were not enough: only then may this
+        process have left outcomes for waiters.
         """
         self.process: Holder | None = None
         """This process, once it has requested something."""
@@ -122,7 +122,7 @@ class LockContext:
         self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
         """Run `body` in a transaction on the lock table, and write what it changed."""
-        self.met_others = True
+        self.has_transacted = True
 
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
@@ -288,13 +288,14 @@ class LockContext:
         """The grants, with their holds, whose lease must be renewed."""
         due = []
         for grant in grants:
-            if grant.ttl_s is not None or not grant.taken:
-                continue
             try:
                 hold = table.find_hold(grant.id, grant.taken)
             except Corrupt:
                 continue
-            if hold is not None and leases.due(hold.lease, now, self.settings.lease_s):
+            # Not by the grant: another process may have given it a time to live by its token.
+            if hold is None or hold.lease.explicit:
+                continue
+            if leases.due(hold.lease, now, self.settings.lease_s):
                 due.append((grant, hold))
         return due
 

@@ -167,13 +167,14 @@ class Grant:
             self.gone = "released"
             return
         self._tokens, self.names = remaining, tuple(remaining)
+        self.token = max(remaining.values())
         self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
         """Note that it was taken away, and set the event `lost`."""
         with _event_mutex:
             self.gone = self.gone or "lost"
-            if self._lost is not None:
+            if self._lost is not None and self.gone == "lost":
                 self._lost.set()
 
 
@@ -276,7 +277,6 @@ class LastingGrants:
             self.delete(hold.id, timeout_s)
 
     def delete(self, hold_id: str, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Delete a grant's copy."""
         if self._store.embedded:
             self._store.transact(
                 lambda tx: tx.delete(LASTING_GRANTS, hold_id),

@@ -163,9 +163,10 @@ class Inspector:
         return self._context.read(lambda table: self._status(table, name))
 
     def list_held(self) -> list[LockStatus]:
-        rows = self._context.read(lambda table: table.tx.range(LOCKS, damaged=[]))
-        found = [self.status(row.key) for row in rows]
-        return [status for status in found if status.holds or status.queue]
+        def statuses(table: LockTable) -> list[LockStatus]:
+            return [self._status(table, row.key) for row in table.tx.range(LOCKS, damaged=[])]
+
+        return self._context.read(statuses)
 
     def counts(self) -> LockCounts:
         def counts(table: LockTable) -> LockCounts:

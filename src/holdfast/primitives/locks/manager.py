@@ -240,11 +240,16 @@ class Locks:
                 if not grant.gone:
                     keeper.add(grant)
         for hold in remaining:
-            (context.lasting.put if hold.names else context.lasting.end)(hold)
+            if hold.names:
+                context.lasting.put(hold)
+            else:
+                context.lasting.end(hold)
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
-        """Renew the lease from now; `ttl_s` may give it another length. Raises LeaseLost."""
+        """Renew the lease from now; `ttl_s` may give it another length. A re-entered grant is only
+        checked: the grant that took its names has the lease. Raises LeaseLost.
+        """
         check_ttl(ttl_s)
         if grant.gone:
             # A holder that noticed the loss has stopped, though by the store's clock the time may
@@ -324,7 +329,7 @@ class Locks:
             context.retry_withdrawals()
             with contextlib.suppress(HoldfastError):
                 context.counters.flush(_CLOSE_S)
-                if context.met_others:
+                if context.has_transacted:
                     context.clear_outcomes(_CLOSE_S)
 
     # --- tokens, for programs that got one from a holder
@@ -341,10 +346,12 @@ class Locks:
         ):
             return
         current = [hold.token for hold in holds]
-        held = f"it is held with token {current[0]}" if current else "nobody holds it"
+        if token in current:
+            why = "its time to live has ended"
+        else:
+            why = f"it is held with token {current[0]}" if current else "nobody holds it"
         raise Fenced(
-            f"token {token} is not in force on {name}: {held}. Whoever shows it must stop work on "
-            "it",
+            f"token {token} is not in force on {name}: {why}. Stop the work that uses this token",
             resource=name,
             token=token,
             current=current,

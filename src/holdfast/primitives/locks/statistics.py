@@ -97,11 +97,6 @@ class LockCounters:
                 counts = self._counts[name]
                 setattr(counts, what, getattr(counts, what) + 1)
 
-    def count_grant(self, names: Iterable[str]) -> None:
-        with self._mutex:
-            for name in names:
-                self._counts[name].grants += 1
-
     def count_hold(self, names: Iterable[str], held_s: float) -> None:
         bucket = bisect_left(BUCKETS_S, held_s)
         with self._mutex:
@@ -156,7 +151,7 @@ def _add(tx: Tx, counted: dict[str, _Counts]) -> None:
         if row is not None:
             total.add(row.record)
         else:
-            # Asked for only now: mostly all of the resources have a row.
+            # Counted only now: most of the time all of the resources have a row.
             room = LOCK_STATISTICS_MAX - tx.count(LOCK_STATISTICS) if room is None else room
             if room <= 0:
                 others = others or _Counts()

@@ -36,15 +36,11 @@ OnWait = Callable[[Sequence[Ahead]], None]
 def all_ahead(table: LockTable, waiter: Waiter) -> list[Ahead]:
     """Everyone whose death would let a waiter move up."""
     holds, waiters = policy.nearest_ahead(table, waiter)
-    return [*map(ahead_of_hold, holds), *map(ahead_of_waiter, waiters)]
+    return [*map(as_ahead, holds), *map(as_ahead, waiters)]
 
 
-def ahead_of_hold(hold: LockHold) -> Ahead:
-    return Ahead(hold.id, hold.by, hold.names, hold.process, hold.lease, True)
-
-
-def ahead_of_waiter(waiter: Waiter) -> Ahead:
-    return Ahead(waiter.id, waiter.by, waiter.names, waiter.process, waiter.lease, False)
+def as_ahead(one: LockHold | Waiter) -> Ahead:
+    return Ahead(one.id, one.by, one.names, one.process, one.lease, isinstance(one, LockHold))
 
 
 class AheadWatch:

@@ -177,7 +177,6 @@ def check_draft(draft: Draft) -> None:
 
 
 def new_id() -> str:
-    """The id of a new request."""
     import secrets
 
     while True:

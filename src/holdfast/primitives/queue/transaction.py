@@ -397,7 +397,6 @@ def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_of(queue: str, request_id: str) -> str:
-    """The key of a request."""
     return f"{queue}/{request_id}"
 
 
@@ -412,7 +411,6 @@ def express_topic_of(queue: str) -> str:
 
 
 def no_such(queue: str, request_id: str) -> NotFound:
-    """The error for an unknown request."""
     return NotFound(
         f"{queue} has no request {request_id}: `holdfast gateway requests {queue}` lists its "
         "requests",

@@ -65,11 +65,9 @@ class Harness(Protocol):
 
     def open(self, *, namespace: str = "default") -> Store:
         """Open a new store object. Called in other processes too."""
-        ...
 
     def damage(self, space: str, key: str, data: bytes) -> None:
         """Overwrite the stored bytes of a record, past the store."""
-        ...
 
 
 def needs(*capabilities: str) -> Callable[[Any], Any]:
