@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, InvalidValue, SchemaTooNew
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
@@ -84,26 +82,6 @@ def record_problem(record: StoredRecord, places: Sequence[bytes | None], last: i
         return f"{where} disagrees with its indexes: put it again to correct them"
     if record.revision > last:
         return f"{where} has revision {record.revision}, after the store's last one ({last})"
-    return None
-
-
-def entry_data(revision: int, data: bytes | str) -> dict[str, Any]:
-    """The data of a journal entry. Raises RecordInvalid for a damaged one."""
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordInvalid(
-            f"journal entry {revision} is damaged ({error}): `holdfast store check` lists all "
-            "damage",
-            revision=revision,
-        ) from None
-
-
-def entry_problem(revision: int, data: bytes | str) -> str | None:
-    try:
-        entry_data(revision, data)
-    except RecordInvalid as error:
-        return error.message
     return None
 
 

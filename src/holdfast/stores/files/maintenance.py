@@ -46,6 +46,7 @@ from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import access_like, make_one_folder
+from holdfast.system.sync import sync_path
 
 Spaces = Sequence[Space[Any]]
 
@@ -415,8 +416,4 @@ def _sync_tree(folder: Path) -> None:
     for path, _, names in os.walk(folder):
         for each in (path, *(os.path.join(path, name) for name in names)):
             if not os.path.islink(each):
-                fd = os.open(each, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                sync_path(each)

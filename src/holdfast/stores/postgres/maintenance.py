@@ -18,10 +18,10 @@ from holdfast.stores.copy import (
     Contents,
     StoredEntry,
     StoredRecord,
-    entry_problem,
     known_spaces,
     record_problem,
 )
+from holdfast.stores.journal import entry_problem
 from holdfast.stores.postgres import attempt, latches, schema
 from holdfast.stores.postgres.connection import CallDeadline, PostgresConnection
 from holdfast.stores.postgres.errors import translated, unreachable

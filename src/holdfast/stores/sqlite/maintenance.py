@@ -29,7 +29,8 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration
 from holdfast.stores.checks import no_record
-from holdfast.stores.copy import StoredRecord, entry_problem, record_problem
+from holdfast.stores.copy import StoredRecord, record_problem
+from holdfast.stores.journal import entry_problem
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.errors import opening_failed, translated
@@ -39,6 +40,7 @@ from holdfast.stores.sqlite.users import Users
 from holdfast.stores.sqlite.wal import log_path
 from holdfast.system.access import Access, access_like, make_folder, match_owner
 from holdfast.system.folder_walk import resolve
+from holdfast.system.sync import sync_path
 
 
 class SqliteAdministration(Administration):
@@ -411,12 +413,9 @@ def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
 
 def _sync(path: Path) -> None:
     """Sync a file that no connection has open, or a folder."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_path(path)
     except OSError as error:
         raise StoreUnavailable(
             f"{path} could not be synced: {os.strerror(error.errno or 0)}", outcome="none"
         ) from None
-    finally:
-        os.close(fd)

@@ -26,7 +26,7 @@ from holdfast.stores.listener import FdListener
 from holdfast.stores.port import EmbeddedStore, Plan, plan_of
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
-from holdfast.stores.sqlite.database import Connection, Database, retry
+from holdfast.stores.sqlite.database import Connection, Database, left_s, retry
 from holdfast.stores.sqlite.errors import TablesChanged, busy, opening_failed
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import make_database, refuse_network
@@ -358,7 +358,7 @@ class SqliteStore(EmbeddedStore):
         return self._volatile
 
     def _open_volatile(self, deadline: float) -> None:
-        if not self._mutex.acquire(timeout=max(deadline - time.monotonic(), 0)):
+        if not self._mutex.acquire(timeout=left_s(deadline)):
             raise LockTimeout(
                 "the volatile file could not be opened in time: another thread is at it",
                 outcome="none",
