@@ -184,14 +184,15 @@ class FilesStore(EmbeddedStore):
             return self.inner.read(body, scope=plan.scope, timeout_s=left_s(deadline))
         for attempt in range(_READS_MAX):
             try:
-                return self._reader.read(body, scope, eager=attempt > 0, guarded=True)
+                return self._reader.read(body, scope, deadline, eager=attempt > 0, guarded=True)
             except FilesChanged:
                 continue
             except DamagedFile as damage:
                 repair_it = partial(self._repair, damage)
                 self.exclusively(repair_it, left_s(deadline), self._locks_of((damage.space,)))
         return self.exclusively(
-            lambda: self._reader.read(body, scope, eager=False, guarded=False), left_s(deadline)
+            lambda: self._reader.read(body, scope, deadline, eager=False, guarded=False),
+            left_s(deadline),
         )
 
     def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
