@@ -225,10 +225,8 @@ def _records(
     raw: PostgresConnection, space: Space[Any]
 ) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
     table = table_of(space, schema.DIALECT)
-    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
-    for ns, key, rev, value, *places in _all(
-        raw, f"SELECT {columns} FROM {table.name} ORDER BY ns, key"
-    ):
+    sql = f"SELECT {', '.join(table.names)} FROM {table.name} ORDER BY ns, key"
+    for ns, key, rev, value, *places in _all(raw, sql):
         yield StoredRecord(space, ns, key, rev, value.encode()), places
 
 

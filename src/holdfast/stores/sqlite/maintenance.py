@@ -67,7 +67,9 @@ class SqliteAdministration(Administration):
                 present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
                 for space in spaces:
                     if space.name in present and not space.volatile:
-                        found += _check_space(raw, space, last)
+                        for record, places in stored_records(raw, space):
+                            if wrong := record_problem(record, places, last):
+                                found.append(wrong)
                 rows = raw.execute("SELECT revision, data FROM journal")
                 found += [wrong for row in rows if (wrong := entry_problem(*row))]
             finally:
@@ -82,7 +84,7 @@ class SqliteAdministration(Administration):
                 found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
         if found is None:
             raise no_record(space, key, store.namespace)
-        return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+        return _bytes_of(found[0])
 
     def backup(
         self,
@@ -153,12 +155,19 @@ def restore(
             return _overwrite(live, prepared, time_, saving)
 
 
-def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
+def stored_records(
+    raw: sqlite3.Connection, space: Space[Any]
+) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
+    """The records of a space in all namespaces, each with its places in the indexes."""
     table = table_of(space, schema.DIALECT)
-    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
-    for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
-        if wrong := record_problem(StoredRecord(space, ns, key, rev, value), places, last):
-            yield wrong
+    sql = f"SELECT {', '.join(table.names)} FROM {table.name} ORDER BY ns, key"
+    for ns, key, rev, value, *places in raw.execute(sql):
+        yield StoredRecord(space, ns, key, rev, _bytes_of(value)), places
+
+
+def _bytes_of(value: Any) -> bytes:
+    # Another program may have written it as text.
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 @contextmanager
