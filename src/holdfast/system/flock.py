@@ -60,14 +60,19 @@ class FlockContender:
 
     def try_take(self) -> bool:
         """Take it if it is free. Raises StoreUnavailable."""
-        if self._mine:
-            return True
+        return self._mine or self._take(LOCK_EX | LOCK_NB)
+
+    def wait(self) -> None:
+        """Take it, however long that takes. Raises StoreUnavailable."""
+        self._take(LOCK_EX)
+
+    def _take(self, operation: int) -> bool:
         while True:
             try:
-                flock(self._fd, LOCK_EX | LOCK_NB)
+                flock(self._fd, operation)
             except BlockingIOError:
                 return False
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise self._unusable(error) from None
             if self._is_at_its_path():
                 self._mine = True
@@ -76,14 +81,6 @@ class FlockContender:
             fd, self._fd = self._fd, -1
             os.close(fd)
             self._fd = self._opened()
-
-    def wait(self) -> None:
-        """Take it, however long that takes. Raises StoreUnavailable."""
-        try:
-            flock(self._fd, LOCK_EX)
-        except (OSError, ValueError) as error:
-            raise self._unusable(error) from None
-        self._mine = True
 
     def has_it(self) -> bool:
         """Whether it is ours: not in a forked child, and not if the file was replaced by hand."""
