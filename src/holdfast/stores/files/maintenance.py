@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
@@ -336,11 +336,7 @@ def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id
 @contextmanager
 def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
     """A private copy of a backup, in a folder of its own: opening it makes files beside it."""
-    if not source.is_file():
-        raise NotFound(
-            f"there is no backup {source}: give a file that `holdfast store backup` made",
-            path=str(source),
-        )
+    maintenance.refuse_missing(source)
     folder = store.folders.own / f"restore-{secrets.token_hex(4)}"
     make_one_folder(folder)
     try:

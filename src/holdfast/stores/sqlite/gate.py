@@ -24,7 +24,6 @@ from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
 from holdfast.stores.sqlite.gate_thread import GateThread
 from holdfast.system.access import Access
-from holdfast.system.flock import flock_holder
 from holdfast.system.folder_walk import Folder
 
 T = TypeVar("T")
@@ -300,6 +299,9 @@ class Gate:
             flock(self._fd, LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
+        # Most programs never wait in vain.
+        from holdfast.system.flock import flock_holder
+
         holder = flock_holder(self.path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(

@@ -170,13 +170,18 @@ def _bytes_of(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-@contextmanager
-def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
+def refuse_missing(source: Path) -> None:
+    """Raise NotFound when a backup does not exist."""
     if not source.is_file():
         raise NotFound(
             f"there is no backup {source}: give a file that `holdfast store backup` made",
             path=str(source),
         )
+
+
+@contextmanager
+def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
+    refuse_missing(source)
     with handles.opened(source, mode="ro", isolation_level=None) as raw:
         try:
             if schema.layout_of(raw, source) == 0:

@@ -28,9 +28,9 @@ from pathlib import Path
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import LOG_BYTES_MAX
+from holdfast.processes import scan
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, access_like, open_file
-from holdfast.system.flock import kernel_locks
 from holdfast.system.folder_walk import Folder
 
 _BUSY_SLEEP_S = 0.001
@@ -249,6 +249,9 @@ def readers_of(database: Path) -> list[int]:
     """The processes inside a read of a database, stopped ones first; empty when the kernel does not
     say.
     """
+    # Most programs never meet a reader that is in their way.
+    from holdfast.system.flock import kernel_locks
+
     # By name only: opening and closing the -shm file would drop this process's own locks.
     locks = kernel_locks(database.with_name(database.name + "-shm"))
     pids = {pid for kind, pid, byte in locks if kind == "POSIX" and byte in _READ_MARKS and pid}
@@ -257,11 +260,8 @@ def readers_of(database: Path) -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Is a process stopped, by a signal or a debugger?"""
-    # Loaded only where a change or `holdfast doctor` meets a process in its way.
-    from holdfast.processes.scan import stat
-
     # As text: the numbers in /proc/locks are those of /proc, whatever pid namespace this is.
-    seen = stat(str(pid))
+    seen = scan.stat(str(pid))
     return seen is not None and seen.state in "Tt"
 
 
