@@ -19,6 +19,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
 from holdfast.stores.files import disk
 from holdfast.stores.files.store import FilesStore
+from holdfast.system.sync import sync_path
 from proof.powerloss import Verdict
 from tests.hazards import powerloss_workload as workload
 from tests.hazards.powerloss_changes import LAST, LEFT, RIGHT, StoreCheck
@@ -94,26 +95,26 @@ class FilesCheck(StoreCheck):
 # --- bugs to be found ---
 
 
-def _without_fsync(of: str) -> None:
-    """Let one of the store's own functions not sync."""
+def lost_file_sync(_: workload.Worker) -> None:
+    """A file takes its name before its content is synced."""
 
     class _Lying:
         def __getattr__(self, name: str) -> Any:
-            if name == "fsync" and sys._getframe(1).f_code.co_name == of:
+            if name == "fsync" and sys._getframe(1).f_code.co_name == "_stage":
                 return lambda fd: None
             return getattr(os, name)
 
     disk.os = _Lying()  # type: ignore[attr-defined,assignment]
 
 
-def lost_file_sync(_: workload.Worker) -> None:
-    """A file takes its name before its content is synced."""
-    _without_fsync("_stage")
-
-
 def lost_folder_sync(_: workload.Worker) -> None:
     """A file's new name is not synced before its redo record goes."""
-    _without_fsync("sync_folder")
+
+    def of_files_alone(path: Any, **rest: Any) -> None:
+        if rest:
+            sync_path(path, **rest)
+
+    disk.sync_path = of_files_alone  # type: ignore[attr-defined]
 
 
 workload.PLANTED.update({plant.__name__: plant for plant in (lost_file_sync, lost_folder_sync)})

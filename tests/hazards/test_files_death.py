@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.testing import faults
 from tests.harness.children import dies_at, kill_while_busy
@@ -349,3 +352,22 @@ def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path)
             )
         there, at = now, at + 1
     assert at > 20
+
+
+def test_a_read_ends_at_its_time_limit_while_another_program_has_the_inner_store(
+    tmp_path: Path,
+) -> None:
+    store = open_files(tmp_path / "state")
+    _step(store, 1)
+    # As before a fork: without a connection of ours, another program can lock the whole database.
+    store.inner.before_fork()
+    theirs = sqlite3.connect(store.inner.path, isolation_level=None)
+    theirs.execute("PRAGMA locking_mode = EXCLUSIVE")
+    theirs.execute("BEGIN EXCLUSIVE")
+    began_s = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="another program"):
+        store.read(lambda tx: tx.range(HOSTS), scope=[HOSTS], timeout_s=0.1)
+    assert time.monotonic() - began_s < TRANSACT_TIMEOUT_S / 2
+    theirs.close()
+    assert _value(store) == 1
+    store.close()

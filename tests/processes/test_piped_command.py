@@ -1,6 +1,7 @@
 """A command with its input and output in threads: fed, read, and ended with all that it started."""
 
 import os
+import resource
 import select
 import signal
 import threading
@@ -172,3 +173,31 @@ def test_a_command_whose_worker_died_as_it_was_started_never_begins(
     assert not began.exists()
     os.close(readable)
     os.close(tell)
+
+
+def test_with_too_few_descriptors_it_says_so_and_keeps_none(trees: Trees) -> None:
+    """An OSError came through, and left a pipe open."""
+    run("true", Heard(), trees).close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    said: list[str] = []
+    for spare in range(16):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free() + spare, hard))
+        command: PipedCommand | None = None
+        try:
+            command = run("true", Heard(), trees)
+        except Unavailable as error:
+            said.append(error.message)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if command is not None:
+            end(command)
+        assert len(os.listdir("/proc/self/fd")) == opened
+    assert 0 < len(said) < 16
+    assert [message for message in said if "ulimit -n" not in message] == []
+
+
+def lowest_free() -> int:
+    fd = os.open("/", os.O_PATH)
+    os.close(fd)
+    return fd

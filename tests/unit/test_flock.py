@@ -14,7 +14,7 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.system import flock
 from holdfast.system.access import shared_by
 from holdfast.system.flock import FlockGuard, FlockLock
-from tests.harness.timeouts import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S, until
 
 
 def test_one_has_it_at_a_time(tmp_path: Path) -> None:
@@ -119,6 +119,38 @@ def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
     with FlockGuard(path, timeout_s=PATIENCE_S):
         assert FlockLock(path).is_held()
     assert not FlockLock(path).is_held()
+
+
+def test_a_guard_that_waited_for_a_file_that_was_replaced_waits_for_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """It took the lock of the removed file, beside the holder of the new one."""
+    path = tmp_path / "g"
+    entered = threading.Event()
+
+    def enter() -> None:
+        with FlockGuard(path, timeout_s=PATIENCE_S):
+            entered.set()
+
+    old = FlockLock(path).contender()
+    assert old.try_take()
+    thread = threading.Thread(target=enter)
+    thread.start()
+    until(lambda: is_waited_for(path))
+    path.unlink()
+    with closing(FlockLock(path).contender()) as new:
+        assert new.try_take()
+        old.close()
+        until(lambda: entered.is_set() or is_waited_for(path))
+        assert not entered.is_set()
+    thread.join(PATIENCE_S)
+    assert entered.is_set()
+
+
+def is_waited_for(path: Path) -> bool:
+    """Does /proc/locks show one that waits for the flock?"""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and f":{path.stat().st_ino} " in line for line in lines)
 
 
 def test_a_guard_that_was_interrupted_does_not_get_it_after_all(

@@ -5,6 +5,7 @@ import os
 import stat
 
 from holdfast.system.access import PRIVATE, Access, dress, in_folder
+from holdfast.system.sync import sync_path
 
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,7 +46,7 @@ def atomic_durable_write(
             raise
 
     in_folder(path, replace)
-    sync_folder(os.path.dirname(os.fspath(path)) or ".")
+    sync_path(os.path.dirname(os.fspath(path)) or ".")
 
 
 def make_whole(
@@ -76,15 +77,6 @@ def make_whole(
         os.link(draft, target, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     finally:
         os.unlink(draft, dir_fd=folder_fd)
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder survive a power loss. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _set_access(fd: int, folder: int, name: str, mode: int | None, access: Access | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.adapters.durable_write import make_whole, sync_folder
+from holdfast.adapters.durable_write import make_whole
 from holdfast.domains.workflows.ports import event_of
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_json
@@ -27,6 +27,7 @@ from holdfast.primitives.journal import Journal, Lag
 from holdfast.system.access import PRIVATE, Access, in_folder, make_folder, open_file
 from holdfast.system.flock import FlockContender
 from holdfast.system.folder_walk import resolve
+from holdfast.system.sync import sync_path
 
 LineOf = Callable[[Entry], Mapping[str, Any] | None]
 """The line for an entry; None for an entry that the file leaves out."""
@@ -152,7 +153,7 @@ class JournalMirror:
         finally:
             os.close(fd)
         if after.st_ino != mark.inode:
-            sync_folder(str(self._path.parent))
+            sync_path(self._path.parent)
         return _Mark(cursor, after.st_ino, after.st_size)
 
     def _begin_now(self) -> None:
@@ -174,7 +175,7 @@ class JournalMirror:
                         name, to_json(mark), access=self._access, folder_fd=folder, synced=True
                     ),
                 )
-            sync_folder(str(self._mark_path.parent))
+            sync_path(self._mark_path.parent)
         except (OSError, HoldfastError) as error:
             self._warn_once(error)
 

@@ -55,15 +55,10 @@ def kill(folder: str) -> None:
     moment. Needs Linux 5.14.
     """
     try:
-        fd = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        with open(f"{folder}/cgroup.kill", "wb", buffering=0) as file:
+            file.write(b"1")
     except OSError:
         return
-    try:
-        os.write(fd, b"1")
-    except OSError:
-        return
-    finally:
-        os.close(fd)
 
 
 def remove(folder: str) -> None:

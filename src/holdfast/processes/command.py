@@ -24,6 +24,7 @@ from holdfast.processes.orphans import Orphans
 from holdfast.processes.scan import GUARDIAN, MARK, stat
 from holdfast.processes.syscalls import become_subreaper, pipe, readable
 from holdfast.processes.trees import SharedTree, Trees, new_id
+from holdfast.system.access import LACKING
 
 Stream = int | IO[bytes] | None
 _PROGRAM = os.path.join(os.path.dirname(__file__), "guardian_program.py")
@@ -128,9 +129,8 @@ class Command:
         outer = inherited.get(MARK)
         named = self.tree if within is None else f"{within.id}:{self.tree}"
         marks = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
-        orders, self._orders = pipe()
-        self.fd, reports = pipe()
-        """Readable when there is news of the command."""
+        # `fd` is readable when there is news of the command.
+        orders, self._orders, self.fd, reports = two_pipes()
         # 0 if the group began outside of this pid namespace, as for a container's first process. To
         # setpgid(2) a 0 means a new group: then Ctrl-C would not reach the command, and the
         # guardian could not leave for a session of its own.
@@ -152,18 +152,16 @@ class Command:
                 process_group=group,
                 preexec_fn=_do_nothing if group is None else None,
             )
+            self.guardian = self._started.pid
+            self._guardian_fd = os.pidfd_open(self.guardian)
         except OSError as error:
+            # A guardian that was started ends when it finds its orders closed.
             os.close(self._orders)
             os.close(self.fd)
-            raise Unavailable(
-                f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`",
-                outcome="none",
-            ) from None
+            raise _not_started(error) from None
         finally:
             os.close(orders)
             os.close(reports)
-        self.guardian = self._started.pid
-        self._guardian_fd = os.pidfd_open(self.guardian)
 
     def _resume(self, saved: SavedCommand) -> None:
         for fd in (saved.orders, saved.reports):
@@ -475,6 +473,23 @@ class Command:
         if gone and (group := cgroup.below_own(self.tree)) is not None:
             cgroup.remove(group)
         return gone
+
+
+def two_pipes() -> tuple[int, int, int, int]:
+    """The ends of two pipes, of each the reader first. Raises Unavailable."""
+    first: tuple[int, ...] = ()
+    try:
+        first = reader, writer = pipe()
+        return reader, writer, *pipe()
+    except OSError as error:
+        for fd in first:
+            os.close(fd)
+        raise _not_started(error) from None
+
+
+def _not_started(error: OSError) -> Unavailable:
+    why, advice = LACKING.get(error.errno or 0, (error.strerror, "end some, or raise `ulimit -u`"))
+    return Unavailable(f"cannot start another process ({why}): {advice}", outcome="none")
 
 
 def _has_children() -> bool:

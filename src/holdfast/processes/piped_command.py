@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.limits import TREE_GRACE_S
-from holdfast.processes.command import Command
+from holdfast.processes.command import Command, two_pipes
 from holdfast.processes.trees import SharedTree, Trees
 
 # How long to wait for the last output when the tree is gone. A process outside of the tree may have
@@ -37,8 +37,7 @@ class PipedCommand:
         self._words = words
         self._cwd = cwd
         self._each_line = each_line
-        its_input, self._input = os.pipe()
-        self._output, its_output = os.pipe()
+        its_input, self._input, self._output, its_output = two_pipes()
         try:
             self._command = Command(
                 words,

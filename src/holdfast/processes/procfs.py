@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, ProcessStat, Survivor
+from holdfast.processes.scan import shows_own_pids
 from holdfast.processes.trees import Trees
 from holdfast.system.access import LACKING, PRIVATE, unusable
 
@@ -290,19 +291,7 @@ class Procfs:
 
             pid_ns = crc32(f"{pid_ns} {self._time_ns()}".encode())
         place = Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
-        return View(place, self._is_own(), offset_ns // _NS_A_TICK)
-
-    def _is_own(self) -> bool:
-        """Does this /proc show the pid namespace of this process?"""
-        try:
-            status = (self._root / "self/status").read_text(errors="replace")
-        except OSError:
-            return True
-        for line in status.splitlines():
-            if line.startswith("NSpid:"):
-                # One number for each namespace, from that of /proc down to the process's own.
-                return line.split()[1:] == [str(os.getpid())]
-        return os.readlink(self._root / "self") == str(os.getpid())
+        return View(place, shows_own_pids(), offset_ns // _NS_A_TICK)
 
     def _time_ns(self, which: str = "time") -> int:
         try:

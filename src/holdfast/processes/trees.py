@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import cgroup, fifo, syscalls
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
@@ -118,9 +119,13 @@ class Trees:
             return None
         if (wrapper := _live_wrapper(tree)) is not None:
             try:
-                return os.pidfd_open(wrapper)
+                pidfd = os.pidfd_open(wrapper)
             except OSError:
                 return None
+            # Checked after the opening: the kernel may give the pid to another process in between.
+            if _live_wrapper(tree) is not None:
+                return pidfd
+            os.close(pidfd)
         # The oldest first: a loop in a shell begins a new process every moment, and the end of each
         # would wake the caller.
         pids = _grouped(tree) or [one.pid for one in self._scan(tree).marked]
@@ -224,7 +229,8 @@ class Trees:
                 if old and self.liveness(name, in_sight=True) is Liveness.DEAD:
                     path.unlink()
                     removed += 1
-            except OSError:
+            except (OSError, StoreUnavailable):
+                # Too few descriptors, for one. The command that has begun must not suffer by that.
                 continue
         return removed
 

@@ -1,23 +1,23 @@
-"""Checks that every store makes before it touches anything; cursors of a journal."""
+"""Checks that every store makes before it touches anything, and their errors."""
 
-import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
-from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
+from holdfast.kernel.limits import KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import BEGINNING, Cursor
-
-NUMBER_MAX = (1 << 63) - 1
-"""The greatest number that every store can keep."""
 
 
 def closed() -> StoreUnavailable:
     """The store was used after `close`."""
     return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+
+
+def nested() -> InvalidValue:
+    """A transaction was begun in the body of another one."""
+    return InvalidValue(
+        "a transaction cannot be begun inside another: do both in one, with both scopes"
+    )
 
 
 def no_record(space: Space[Any], key: str, namespace: str) -> NotFound:
@@ -111,48 +111,3 @@ def no_index(space: Space[Any], index: str) -> InvalidValue:
 
 def out_of_scope(space: Space[Any]) -> InvalidValue:
     return InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
-
-
-def check_entry(data: dict[str, Any] | None) -> bytes:
-    """A journal entry's data as JSON. Raises InvalidValue for too much, or for no JSON."""
-    try:
-        encoded = to_json(data or {})
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(f"this cannot be a journal entry: {error}") from None
-    if len(encoded) > ENTRY_BYTES_MAX:
-        raise InvalidValue(
-            f"a journal entry may carry {ENTRY_BYTES_MAX} bytes, not {len(encoded)}",
-            bytes=len(encoded),
-        )
-    return encoded
-
-
-def places_of(cursor: Cursor, number: int, journal: int) -> list[int]:
-    """The `number` positions in a cursor, all 0 at the beginning. Raises InvalidValue for a cursor
-    of another journal: in the journal of a copied store the same numbers are other entries.
-    """
-    if cursor == BEGINNING:
-        return [0] * number
-    if not re.fullmatch(rf"[0-9]{{1,19}}(\.[0-9]{{1,19}}){{{number}}}", cursor):
-        raise no_cursor(cursor)
-    given, *places = map(int, cursor.split("."))
-    if given != journal or max(places) > NUMBER_MAX:
-        raise no_cursor(cursor)
-    return places
-
-
-def cursor_at(journal: int, places: Iterable[Any]) -> Cursor:
-    return ".".join(map(str, (journal, *places)))
-
-
-def no_cursor(cursor: Cursor) -> InvalidValue:
-    return InvalidValue(
-        f"{cursor[:60]!a} is not a cursor of this journal: leave it out to read from the beginning"
-    )
-
-
-def new_journal() -> int:
-    """A number for a new journal, random and so long that no two journals have the same, by which
-    it knows its own cursors.
-    """
-    return int.from_bytes(os.urandom(6), "big") + 1

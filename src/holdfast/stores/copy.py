@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, InvalidValue, SchemaTooNew
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
@@ -87,26 +85,6 @@ def record_problem(record: StoredRecord, places: Sequence[bytes | None], last: i
     return None
 
 
-def entry_data(revision: int, data: bytes | str) -> dict[str, Any]:
-    """The data of a journal entry. Raises RecordInvalid for a damaged one."""
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordInvalid(
-            f"journal entry {revision} is damaged ({error}): `holdfast store check` lists all "
-            "damage",
-            revision=revision,
-        ) from None
-
-
-def entry_problem(revision: int, data: bytes | str) -> str | None:
-    try:
-        entry_data(revision, data)
-    except RecordInvalid as error:
-        return error.message
-    return None
-
-
 T = TypeVar("T")
 
 
@@ -127,14 +105,44 @@ def copy(
     Tokens stay unchanged, and the target gives only greater ones than the source ever gave. Changes
     of the source after that moment are not copied. `through` gets the contents before anything is
     written, and returns what to copy. `ready` is called when contents is written and not yet in
-    its place. Either may raise to leave nothing done. Raises InvalidValue or Collision for a target
-    that is not empty, and SchemaTooNew, RecordInvalid or StoreCorrupt for contents that this
-    program cannot read.
+    its place; a database has no such moment. Either may raise to leave nothing done.
+
+    Raises InvalidValue or Collision for a target that is not empty, and SchemaTooNew, RecordInvalid
+    or StoreCorrupt for contents that this program cannot read.
     """
 
     def fill(contents: Contents) -> dict[str, int]:
         chosen = through(contents)
-        _fill(target, chosen, spaces, boot_id, files, access, ready)
+        url = StoreUrl(target)
+        if url.kind == "sqlite" and url.path and url.rest:
+            from holdfast.stores.sqlite import copy as sqlite
+
+            sqlite.fill(url.path, chosen, spaces, access=access, ready=ready)
+        elif url.kind == "files" and url.path and url.rest:
+            from holdfast.stores.files import copy as copying
+
+            copying.fill(
+                url.path,
+                chosen,
+                spaces,
+                given=files.folders,
+                boot_id=boot_id,
+                access=access,
+                ready=ready,
+            )
+        elif not url.embedded:
+            with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
+                # After opening, which says how to install a missing driver.
+                from holdfast.stores.postgres import maintenance
+                from holdfast.stores.postgres.store import PostgresStore
+
+                assert isinstance(store, PostgresStore)
+                maintenance.fill(store, chosen, spaces)
+        else:
+            # Refused before it is opened, because opening it would make it.
+            raise InvalidValue(
+                "that is no place for a copy: give sqlite:PATH, files:DIR or postgresql://..."
+            )
         return {
             space.name: chosen.counts.get(space.name, 0) for space in spaces if not space.volatile
         }
@@ -163,44 +171,3 @@ def _use_contents(source: Store, spaces: Sequence[Space[Any]], use: Callable[[Co
         raise InvalidValue(f"a {source.kind} store cannot be copied: it ends with its process")
     with sqlite.contents(source, spaces) as contents:
         return use(contents)
-
-
-def _fill(
-    target: str,
-    contents: Contents,
-    spaces: Sequence[Space[Any]],
-    boot_id: str,
-    files: FilesSettings,
-    access: Access,
-    ready: Callable[[], None],
-) -> None:
-    url = StoreUrl(target)
-    if url.kind == "sqlite" and url.path and url.rest:
-        from holdfast.stores.sqlite import copy as sqlite
-
-        sqlite.fill(url.path, contents, spaces, access=access, ready=ready)
-    elif url.kind == "files" and url.path and url.rest:
-        from holdfast.stores.files import copy as copying
-
-        copying.fill(
-            url.path,
-            contents,
-            spaces,
-            given=files.folders,
-            boot_id=boot_id,
-            access=access,
-            ready=ready,
-        )
-    elif not url.embedded:
-        with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
-            # After opening, which says how to install a missing driver.
-            from holdfast.stores.postgres import maintenance
-            from holdfast.stores.postgres.store import PostgresStore
-
-            assert isinstance(store, PostgresStore)
-            maintenance.fill(store, contents, spaces)
-    else:
-        # Refused before it is opened, because opening it would make it.
-        raise InvalidValue(
-            "that is no place for a copy: give sqlite:PATH, files:DIR or postgresql://..."
-        )

@@ -84,18 +84,21 @@ class Switchboard:
     def notify(self, topic: str) -> None:
         """Wake the topic's listeners in this process."""
         with self._mutex:
-            for fd in tuple(self._fds.get(topic, ())):
-                os.eventfd_write(fd, 1)
-
-    def after_fork(self) -> None:
-        """In a forked child: a thread that does not exist here may have held the mutex."""
-        self._mutex = threading.RLock()
+            fds = self._fds.get(topic, set())
+            for fd in tuple(fds):
+                # The garbage collector may have closed it since the last write, in this thread.
+                if fd in fds:
+                    os.eventfd_write(fd, 1)
 
     def notify_all(self) -> None:
         """Wake every listener to read again, as after a lost connection."""
         with self._mutex:
-            for fd in {fd for fds in tuple(self._fds.values()) for fd in tuple(fds)}:
-                os.eventfd_write(fd, 1)
+            for topic in tuple(self._fds):
+                self.notify(topic)
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread that does not exist here may have held the mutex."""
+        self._mutex = threading.RLock()
 
     def _leave(self, fd: int, heard: Sequence[str]) -> None:
         # Closed under the mutex: a notifier must never write to a number that is already another

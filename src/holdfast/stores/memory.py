@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound
+from holdfast.kernel.errors import Corrupt, LockTimeout, NotFound
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
@@ -33,22 +33,58 @@ from holdfast.kernel.store import (
 from holdfast.kernel.threads import owned_lock
 from holdfast.stores.checks import (
     ENDED,
-    check_entry,
     check_key,
     check_texts,
     closed,
-    cursor_at,
     has_ended,
-    new_journal,
+    nested,
     out_of_scope,
-    places_of,
 )
+from holdfast.stores.journal import check_entry, cursor_at, new_journal, places_of
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.stores.query import Query, QueryTx, SortedIndexes, keys_between
-from holdfast.system.flock import ThreadLock
 
 T = TypeVar("T")
+
+
+class ThreadLock:
+    """A lock that ends with its process, since everything it protects does."""
+
+    def __init__(self) -> None:
+        self._owner: dict[None, ThreadContender] = {}
+        """The contender that has it. Each change is a single step: no exception can split it."""
+
+    def contender(self) -> "ThreadContender":
+        """A new contender."""
+        return ThreadContender(self._owner)
+
+    def is_held(self) -> bool:
+        """Whether any contender has it."""
+        return bool(self._owner)
+
+
+class ThreadContender:
+    """One caller that wants the lock, and maybe has it."""
+
+    def __init__(self, owner: "dict[None, ThreadContender]") -> None:
+        self._owner = owner
+
+    def try_take(self) -> bool:
+        """Take it if it is free."""
+        return self._owner.setdefault(None, self) is self
+
+    def has_it(self) -> bool:
+        """Whether it is ours."""
+        return self._owner.get(None) is self
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Nothing to watch: a live process cannot lose it."""
+
+    def close(self) -> None:
+        """Release it; again is harmless."""
+        if self.has_it():
+            del self._owner[None]
 
 
 class _Stored(NamedTuple):
@@ -118,9 +154,7 @@ class MemoryStore(EmbeddedStore):
         self._check_open()
         gate = self._gate
         if gate._is_owned():
-            raise InvalidValue(
-                "a transaction cannot be begun inside another: do both in one, with both scopes"
-            )
+            raise nested()
         mine, timeout_s = False, max(deadline - monotonic(), 0)
         try:
             # As in the gate of SQLite files: an exception from a signal handler leaves nothing

@@ -261,16 +261,11 @@ def restore(
     from holdfast.stores.files.store import FilesStore
 
     def restore_opened(*, save: bool) -> Path | None:
-        opened = FilesStore(
-            path,
-            boot_id=boot_id,
-            namespace=namespace,
-            folders=files.folders,
-            retry_attempts=files.retry_attempts,
-            retry_delay_s=files.retry_delay_s,
-            access=access,
+        opened = open_store(
+            url, namespace=namespace, boot_id=boot_id, files=lambda: files, access=access
         )
         with closing(opened) as store:
+            assert isinstance(store, FilesStore)
             return maintenance.restore(store, spaces, source, boot_id=boot_id, save=save)
 
     try:

@@ -1,1 +1,1 @@
-"""The operating system: who may use the files that Holdfast makes, and locks on files."""
+"""The operating system: access to the files that Holdfast makes, locks on files, syncs, inotify."""

@@ -1,5 +1,5 @@
 """Locks that end with their process: flock(2) on a file, which the kernel releases however the
-process ends, and a lock among the threads of one process for stores in its memory.
+process ends; and who holds a lock of the kernel on a file.
 
 The descriptor of a flock is closed in a forked child and at exec, so that no child process keeps
 the lock.
@@ -10,7 +10,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from types import TracebackType
@@ -60,14 +60,19 @@ class FlockContender:
 
     def try_take(self) -> bool:
         """Take it if it is free. Raises StoreUnavailable."""
-        if self._mine:
-            return True
+        return self._mine or self._take(LOCK_EX | LOCK_NB)
+
+    def wait(self) -> None:
+        """Take it, however long that takes. Raises StoreUnavailable."""
+        self._take(LOCK_EX)
+
+    def _take(self, operation: int) -> bool:
         while True:
             try:
-                flock(self._fd, LOCK_EX | LOCK_NB)
+                flock(self._fd, operation)
             except BlockingIOError:
                 return False
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise self._unusable(error) from None
             if self._is_at_its_path():
                 self._mine = True
@@ -76,14 +81,6 @@ class FlockContender:
             fd, self._fd = self._fd, -1
             os.close(fd)
             self._fd = self._opened()
-
-    def wait(self) -> None:
-        """Take it, however long that takes. Raises StoreUnavailable."""
-        try:
-            flock(self._fd, LOCK_EX)
-        except (OSError, ValueError) as error:
-            raise self._unusable(error) from None
-        self._mine = True
 
     def has_it(self) -> bool:
         """Whether it is ours: not in a forked child, and not if the file was replaced by hand."""
@@ -209,40 +206,23 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class ThreadLock:
-    """A lock that ends with its process, since everything it protects does."""
-
-    def __init__(self) -> None:
-        self._owner: dict[None, ThreadContender] = {}
-        """The contender that has it. Each change is a single step: no exception can split it."""
-
-    def contender(self) -> "ThreadContender":
-        """A new contender."""
-        return ThreadContender(self._owner)
-
-    def is_held(self) -> bool:
-        """Whether any contender has it."""
-        return bool(self._owner)
+def flock_holder(path: Path) -> int | None:
+    """The process that holds the flock of a file; None when it cannot be seen from here."""
+    return next((pid or None for kind, pid, _ in kernel_locks(path) if kind == "FLOCK"), None)
 
 
-class ThreadContender:
-    """One caller that wants the lock, and maybe has it."""
-
-    def __init__(self, owner: "dict[None, ThreadContender]") -> None:
-        self._owner = owner
-
-    def try_take(self) -> bool:
-        """Take it if it is free."""
-        return self._owner.setdefault(None, self) is self
-
-    def has_it(self) -> bool:
-        """Whether it is ours."""
-        return self._owner.get(None) is self
-
-    def watch(self, lost: Callable[[], None]) -> None:
-        """Nothing to watch: a live process cannot lose it."""
-
-    def close(self) -> None:
-        """Release it; again is harmless."""
-        if self.has_it():
-            del self._owner[None]
+def kernel_locks(path: Path) -> Iterator[tuple[str, int, int]]:
+    """The locks on a file, from /proc/locks: kind, process (0 for one of another pid namespace) and
+    first byte. Empty when the kernel does not say.
+    """
+    try:
+        inode = path.stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = line.split()
+        # By inode alone: on btrfs the device in this table is not the one that stat returns. The
+        # line of a waiter has an arrow, which moves its words on by one.
+        if words[1] != "->" and words[5].endswith(f":{inode}"):
+            yield words[1], int(words[4]), int(words[6])

@@ -28,8 +28,8 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.maintenance import all_spaces
 from holdfast.stores.sqlite.filesystem import VARIABLE, is_local, type_of
-from holdfast.stores.sqlite.gate import flock_holder
 from holdfast.stores.sqlite.wal import blame, gate_path, is_stopped, log_size
+from holdfast.system.flock import flock_holder
 
 _FULL_BYTES = 1 << 20
 _WRITE_S = 0.8 * DOCTOR_CHECK_S

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.stores.sqlite.filesystem import sync_names
+from holdfast.stores.sqlite.filesystem import mount_of
 from holdfast.system.access import (
     LACKING,
     PRIVATE,
@@ -31,6 +31,7 @@ from holdfast.system.access import (
     make_folder_in,
 )
 from holdfast.system.folder_walk import open_folder, others_can_write
+from holdfast.system.sync import sync_names, sync_path
 
 T = TypeVar("T")
 
@@ -194,7 +195,7 @@ class Disk:
         faults.reach("files.folder_sync.before")
         for parent in location.path.parents:
             with contextlib.suppress(FileNotFoundError):
-                sync_folder(parent)
+                sync_path(parent)
             if parent == location.folder:
                 break
         faults.reach("files.folder_sync.after")
@@ -262,23 +263,10 @@ def signature_of_stat(found: os.stat_result) -> Signature:
     return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power loss."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def sync_file(location: Location) -> None:
     """Make a file's content survive a power loss, whichever program wrote it."""
     with _parent(location) as (folder, name):
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(name, dir_fd=folder, flags=os.O_NOFOLLOW)
 
 
 def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
@@ -411,16 +399,11 @@ def _refuse_fixed(name: str, folder: int, found: os.stat_result | None) -> None:
             attributes = struct.unpack("i", found_flags[:4])[0]
         if attributes & _FIXED:
             raise UnusableFile("it is immutable or append-only", "free it with `chattr -ia`")
-        if _mount_id(fd) != _mount_id(folder):
+        # Not by the device number: it is the same when a folder is mounted into itself.
+        if mount_of(fd) != mount_of(folder):
             raise UnusableFile("a file is mounted over it", "free it with `umount`")
     finally:
         os.close(fd)
-
-
-def _mount_id(fd: int) -> str:
-    # Not the device number: it is the same when a folder is mounted into itself.
-    with open(f"/proc/self/fdinfo/{fd}") as info:
-        return next((line for line in info if line.startswith("mnt_id:")), "")
 
 
 def _remove_empty_folders(location: Location) -> None:

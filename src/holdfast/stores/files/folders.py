@@ -28,10 +28,10 @@ from holdfast.kernel.names import check_id, path_component
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Leftover
-from holdfast.stores.files.disk import sync_folder
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.system.access import Access, access_like, dress, in_folder, read_file, replace_file
 from holdfast.system.folder_walk import resolve
+from holdfast.system.sync import sync_path
 
 OWN = ".holdfast"
 """The folder below the root for everything that no layout has a file for."""
@@ -207,7 +207,7 @@ def _claim(place: Path, root: Path, access: Access) -> None:
         return
     except OSError as error:
         raise opening_failed(mark, error) from None
-    sync_folder(place)
+    sync_path(place)
 
 
 def _write_mark(folder: int, name: str, root: Path, access: Access) -> None:

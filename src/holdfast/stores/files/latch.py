@@ -19,10 +19,12 @@ from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.stores.files.disk import Disk, UnusableFile
 from holdfast.stores.files.folders import StoreFolders
 from holdfast.stores.files.redo import FIRST, REDO, apply_changes, clear_redo, read_redo
+from holdfast.stores.sqlite.database import left_s
 from holdfast.stores.sqlite.errors import opening_failed
-from holdfast.stores.sqlite.gate import Gate, flock_holder
+from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import LACKING, Access, open_file
+from holdfast.system.flock import flock_holder
 from holdfast.system.folder_walk import Folder
 
 T = TypeVar("T")
@@ -55,7 +57,8 @@ class FolderLock(Gate):
 
         return super().run(checked, timeout_s, sleepy=sleepy)
 
-    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
+    @staticmethod
+    def _opened(path: Path, access: Access, folder: Folder | None = None) -> int:
         """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
         try:
             # Reading is enough for a lock: another user's lock file may not be writable.
@@ -112,7 +115,7 @@ class Latch:
         while True:
             try:
                 return self._locked(
-                    locks, lambda: self._gate.run(in_turn, left(deadline), sleepy=True), deadline
+                    locks, lambda: self._gate.run(in_turn, left_s(deadline), sleepy=True), deadline
                 )
             except _LocksNeeded as needed:
                 # Taken again from outside: a wait for another program at the latch would hold up
@@ -169,7 +172,7 @@ class Latch:
                     mine.close()
             try:
                 return lock.run(
-                    lambda: self._locked(rest, work, deadline), left(deadline), sleepy=True
+                    lambda: self._locked(rest, work, deadline), left_s(deadline), sleepy=True
                 )
             except _Replaced:
                 self._locks.pop(path, None)
@@ -193,7 +196,7 @@ def recover(
     # In a durable transaction: the killed process may not have synced its commit, and no file may
     # be ahead of the inner store after a power loss.
     pending = inner.transact(
-        lambda tx: read_redo(tx, folders), scope=[REDO], timeout_s=left(deadline)
+        lambda tx: read_redo(tx, folders), scope=[REDO], timeout_s=left_s(deadline)
     )
     needed = {change.lock for change in pending.values() if change.lock is not None}
     if locks is not None and (missing := needed.difference(locks)):
@@ -225,7 +228,7 @@ def remove_redo(inner: SqliteStore, deadline: float) -> None:
     """At the latch: remove the redo record, once its files are in place and synced."""
     faults.reach("files.clear.before")
     # Not durable: applying a record twice is harmless.
-    inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
+    inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left_s(deadline))
     faults.reach("files.clear.after")
 
 
@@ -236,10 +239,6 @@ def _unusable(path: Path, why: str) -> StoreUnavailable:
         path=str(path),
         outcome="none",
     )
-
-
-def left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
 
 
 def append_entry(inner: SqliteStore, kind: str, subject: str, facts: dict[str, Any]) -> None:

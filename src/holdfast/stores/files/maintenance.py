@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
@@ -46,6 +46,7 @@ from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import access_like, make_one_folder
+from holdfast.system.sync import sync_path
 
 Spaces = Sequence[Space[Any]]
 
@@ -335,11 +336,7 @@ def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id
 @contextmanager
 def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
     """A private copy of a backup, in a folder of its own: opening it makes files beside it."""
-    if not source.is_file():
-        raise NotFound(
-            f"there is no backup {source}: give a file that `holdfast store backup` made",
-            path=str(source),
-        )
+    maintenance.refuse_missing(source)
     folder = store.folders.own / f"restore-{secrets.token_hex(4)}"
     make_one_folder(folder)
     try:
@@ -415,8 +412,4 @@ def _sync_tree(folder: Path) -> None:
     for path, _, names in os.walk(folder):
         for each in (path, *(os.path.join(path, name) for name in names)):
             if not os.path.islink(each):
-                fd = os.open(each, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                sync_path(each)

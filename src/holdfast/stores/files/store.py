@@ -43,7 +43,7 @@ from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
 from holdfast.stores.files.documents import GONE, DamagedFile, restore_file
 from holdfast.stores.files.folders import StoreFolders, claim_all, file_layout, lock_paths
-from holdfast.stores.files.latch import Latch, append_entry, left, remove_redo, warn
+from holdfast.stores.files.latch import Latch, append_entry, remove_redo, warn
 from holdfast.stores.files.redo import (
     GENERATIONS,
     FileChange,
@@ -64,6 +64,7 @@ from holdfast.stores.files.transaction import (
 )
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import EmbeddedStore, Plan
+from holdfast.stores.sqlite.database import left_s
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.store import SqliteStore
@@ -173,29 +174,30 @@ class FilesStore(EmbeddedStore):
             return self._transact_inner(body, plan, deadline, durable)
         return self.exclusively(
             lambda: self._transact_files(body, scope, deadline),
-            left(deadline),
+            left_s(deadline),
             self._locks_of(scope.spaces),
         )
 
     def _read(self, body: Callable[[ReadTx], T], plan: Plan, deadline: float) -> T:
         scope = scope_of(plan.scope)
         if not scope.spaces:
-            return self.inner.read(body, scope=plan.scope, timeout_s=left(deadline))
+            return self.inner.read(body, scope=plan.scope, timeout_s=left_s(deadline))
         for attempt in range(_READS_MAX):
             try:
-                return self._reader.read(body, scope, eager=attempt > 0, guarded=True)
+                return self._reader.read(body, scope, deadline, eager=attempt > 0, guarded=True)
             except FilesChanged:
                 continue
             except DamagedFile as damage:
                 repair_it = partial(self._repair, damage)
-                self.exclusively(repair_it, left(deadline), self._locks_of((damage.space,)))
+                self.exclusively(repair_it, left_s(deadline), self._locks_of((damage.space,)))
         return self.exclusively(
-            lambda: self._reader.read(body, scope, eager=False, guarded=False), left(deadline)
+            lambda: self._reader.read(body, scope, deadline, eager=False, guarded=False),
+            left_s(deadline),
         )
 
     def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
         if file_layout(space) is None:
-            return self.inner.get(space, key, timeout_s=left(deadline))
+            return self.inner.get(space, key, timeout_s=left_s(deadline))
         return super()._get(space, key, deadline)
 
     def _put_new(
@@ -203,7 +205,7 @@ class FilesStore(EmbeddedStore):
     ) -> int | None:
         if file_layout(space) is not None:
             return super()._put_new(space, items, deadline)
-        token = self.inner.put_new(space, items, timeout_s=left(deadline))
+        token = self.inner.put_new(space, items, timeout_s=left_s(deadline))
         if token is not None and self._signs.of(space) is not None:
             self._signs.update({space: [key for key, _ in items]})
         return token
@@ -213,7 +215,7 @@ class FilesStore(EmbeddedStore):
     ) -> int:
         if file_layout(space) is not None:
             return super()._delete_if(space, keys, token, deadline)
-        deleted = self.inner.delete_if(space, keys, token, timeout_s=left(deadline))
+        deleted = self.inner.delete_if(space, keys, token, timeout_s=left_s(deadline))
         if deleted and self._signs.of(space) is not None:
             self._signs.update({space: keys})
         return deleted
@@ -277,7 +279,7 @@ class FilesStore(EmbeddedStore):
     ) -> T:
         if not any(self._signs.of(space) for space in plan.spaces):
             return self.inner.transact(
-                body, scope=plan.scope, durable=durable, timeout_s=left(deadline)
+                body, scope=plan.scope, durable=durable, timeout_s=left_s(deadline)
             )
 
         def noting(tx: Tx) -> tuple[T, FilesTx]:
@@ -285,7 +287,7 @@ class FilesStore(EmbeddedStore):
             return body(mine), mine
 
         result, mine = self.inner.transact(
-            noting, scope=plan.scope, durable=durable, timeout_s=left(deadline)
+            noting, scope=plan.scope, durable=durable, timeout_s=left_s(deadline)
         )
         if mine.shown:
             self._signs.update(mine.shown)
@@ -299,7 +301,7 @@ class FilesStore(EmbeddedStore):
             done = self.inner.transact(
                 lambda tx: self._run(tx, body, scope, staged),
                 scope=scope.inner,
-                timeout_s=left(deadline),
+                timeout_s=left_s(deadline),
             )
         except DamagedFile as damage:
             self._repair(damage)

@@ -35,6 +35,7 @@ from holdfast.stores.files.redo import (
 )
 from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
+from holdfast.stores.sqlite.database import left_s
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
@@ -272,7 +273,13 @@ class SnapshotReader:
         self._revisions = {}
 
     def read(
-        self, body: Callable[[ReadTx], T], scope: FilesScope, *, eager: bool, guarded: bool
+        self,
+        body: Callable[[ReadTx], T],
+        scope: FilesScope,
+        deadline: float,
+        *,
+        eager: bool,
+        guarded: bool,
     ) -> T:
         """Run the body on a snapshot. With `eager`, all files are read before it begins. With
         `guarded`, raises FilesChanged when a file may have changed meanwhile; the caller at the
@@ -286,7 +293,10 @@ class SnapshotReader:
             def check() -> None:
                 if not guarded:
                     return
-                current = (self._inner.get(GENERATIONS, space.name) for space in scope.spaces)
+                current = (
+                    self._inner.get(GENERATIONS, space.name, timeout_s=left_s(deadline))
+                    for space in scope.spaces
+                )
                 if [_revision(row) for row in current] != before:
                     raise FilesChanged
 
@@ -306,7 +316,7 @@ class SnapshotReader:
             finally:
                 mine.end()
 
-        return self._inner.read(snapshot, scope=scope.inner)
+        return self._inner.read(snapshot, scope=scope.inner, timeout_s=left_s(deadline))
 
     def views(
         self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]

@@ -18,10 +18,10 @@ from holdfast.stores.copy import (
     Contents,
     StoredEntry,
     StoredRecord,
-    entry_problem,
     known_spaces,
     record_problem,
 )
+from holdfast.stores.journal import entry_problem
 from holdfast.stores.postgres import attempt, latches, schema
 from holdfast.stores.postgres.connection import CallDeadline, PostgresConnection
 from holdfast.stores.postgres.errors import translated, unreachable
@@ -225,10 +225,8 @@ def _records(
     raw: PostgresConnection, space: Space[Any]
 ) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
     table = table_of(space, schema.DIALECT)
-    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
-    for ns, key, rev, value, *places in _all(
-        raw, f"SELECT {columns} FROM {table.name} ORDER BY ns, key"
-    ):
+    sql = f"SELECT {', '.join(table.names)} FROM {table.name} ORDER BY ns, key"
+    for ns, key, rev, value, *places in _all(raw, sql):
         yield StoredRecord(space, ns, key, rev, value.encode()), places
 
 

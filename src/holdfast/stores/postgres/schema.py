@@ -22,13 +22,12 @@ finds no row of this server starts a new incarnation, in a new era, before anyth
 """
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel import token
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
-from holdfast.stores.checks import new_journal
+from holdfast.stores.journal import instant, new_journal
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connection import PostgresConnection
 from holdfast.stores.sql import Dialect, is_declared, table_of
@@ -46,7 +45,6 @@ THIS_TRANSACTION = "pg_current_xact_id()::text"
 THIS_TRANSACTION_IF_ANY = "pg_current_xact_id_if_assigned()::text"
 
 _SERVER_VERSION_MIN = 130000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _MIGRATIONS = (
     (
@@ -87,11 +85,6 @@ _JOURNAL = "SELECT number FROM holdfast.meta WHERE name = 'journal'"
 _STATUS = "SELECT pg_xact_status(%s::xid8)"
 _BEFORE = "SELECT %s::xid8 < xid FROM holdfast.life"
 _EVER_GIVEN = "SELECT pg_snapshot_xmax(pg_current_snapshot()) > %s::xid8"
-
-
-def instant(microseconds: int) -> datetime:
-    """A number of `latches.NOW` as an aware instant."""
-    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def migrate(raw: PostgresConnection) -> None:

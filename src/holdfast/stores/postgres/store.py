@@ -25,13 +25,12 @@ from holdfast.kernel.store import (
     Administration,
     Batch,
     Cursor,
-    Entry,
     ReadTx,
     Row,
     Tx,
 )
-from holdfast.stores.checks import closed, cursor_at, no_cursor, places_of, storable
-from holdfast.stores.copy import entry_data
+from holdfast.stores.checks import closed, storable
+from holdfast.stores.journal import cursor_at, instant, no_cursor, places_of, stored_entry
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import BaseStore, Plan
 from holdfast.stores.postgres import attempt, latches, schema
@@ -141,7 +140,7 @@ class PostgresStore(BaseStore):
                 f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}"
             )
             cursor.nextset()
-            now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]), asked_s)
+            now = self.connections.clock.saw(instant(cursor.fetchall()[0][0]), asked_s)
             tx = PostgresReadTx(raw, self.namespace, plan.names, now)
             try:
                 return body(tx)
@@ -203,7 +202,7 @@ class PostgresStore(BaseStore):
                 after = (incarnation, str(xid), revision)
                 rows = raw.execute(_FORWARD, (*here, *after, limit)).fetchall()
                 end = cursor_at(raw.journal, rows[-1][:3] if rows else places)
-            return Batch([_entry(*row[2:]) for row in rows], end)
+            return Batch([stored_entry(*row[2:]) for row in rows], end)
 
         return self.connections.run(fetch)
 
@@ -232,7 +231,7 @@ class PostgresStore(BaseStore):
             lock.begin_process()
 
     def _ask_now(self) -> datetime:
-        return schema.instant(self.connections.run(lambda raw: raw.value(f"SELECT {latches.NOW}")))
+        return instant(self.connections.run(lambda raw: raw.value(f"SELECT {latches.NOW}")))
 
     def _declare(self, spaces: Sequence[Space[Any]], deadline: CallDeadline) -> None:
         if self._closed:
@@ -242,17 +241,6 @@ class PostgresStore(BaseStore):
         for space in spaces:
             self.connections.run(lambda raw, s=space: _declare(raw, s, deadline), deadline)  # type: ignore[misc]
             self._declared.add(space)
-
-
-def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: str) -> Entry:
-    return Entry(
-        revision=revision,
-        at=schema.instant(at),
-        actor=actor,
-        kind=kind,
-        subject=subject,
-        data=entry_data(revision, data),
-    )
 
 
 def _declare(raw: PostgresConnection, space: Space[Any], deadline: CallDeadline) -> None:

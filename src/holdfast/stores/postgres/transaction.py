@@ -17,7 +17,8 @@ import psycopg
 from holdfast.kernel import faults
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
-from holdfast.stores.checks import ENDED, check_entry, check_key, storable
+from holdfast.stores.checks import ENDED, check_key, storable
+from holdfast.stores.journal import check_entry, instant
 from holdfast.stores.port import Plan
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.connection import (
@@ -445,7 +446,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return answers
 
     def _opened(self, row: Sequence[Any]) -> None:
-        self.now = self._clock.saw(schema.instant(row[0]), self._asked_s)
+        self.now = self._clock.saw(instant(row[0]), self._asked_s)
         self._listened = row[1]
         if row[2:]:
             # Taken after whole spaces were latched, and there is nothing else to latch.

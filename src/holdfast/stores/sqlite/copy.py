@@ -10,12 +10,12 @@ from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Contents, StoredEntry, StoredRecord, known_spaces
+from holdfast.stores.copy import Contents, StoredEntry, known_spaces
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.errors import opening_failed, translated
 from holdfast.stores.sqlite.filesystem import check_database
-from holdfast.stores.sqlite.maintenance import whole
+from holdfast.stores.sqlite.maintenance import stored_records, whole
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE, Access, make_folder
 
@@ -44,8 +44,9 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
                 space.name: _count(volatile if space.volatile else raw, space) for space in spaces
             }
             recorded = token.era(journal[-1].revision) if journal else 0
-            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()), recorded)
-            yield Contents(era, counts, _records(raw, found), iter(journal))
+            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path), recorded)
+            records = (one for space in found for one, _ in stored_records(raw, space))
+            yield Contents(era, counts, records, iter(journal))
         finally:
             raw.execute("ROLLBACK")
 
@@ -89,7 +90,7 @@ def fill(
 
 def _volatile(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
     """The current volatile file, or an empty database where there is none yet."""
-    path = store.volatile_path()
+    path = store.volatile_path
     if not path.exists():
         return handles.opened(Path(":memory:"))
     check_database(path, store.access)
@@ -125,14 +126,3 @@ def _if_there(raw: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
     if raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
         return []
     return raw.execute(sql).fetchall()
-
-
-def _records(raw: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> Iterator[StoredRecord]:
-    for space in spaces:
-        table = table_of(space, schema.DIALECT)
-        for ns, key, rev, value in raw.execute(
-            f"SELECT ns, key, rev, value FROM {table.name} ORDER BY ns, key"
-        ):
-            yield StoredRecord(
-                space, ns, key, rev, value if isinstance(value, bytes) else str(value).encode()
-            )

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import sqlite3
 import stat
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.system.access import (
     refuse_planted,
 )
 from holdfast.system.folder_walk import Folder, untrusted
+from holdfast.system.sync import sync_names
 
 LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
@@ -96,27 +96,6 @@ def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
         raise untrusted(path, f"a link leads to {os.fsdecode(opened)}")
 
 
-def sync_names(folder: Path) -> None:
-    """Make the names of the folder and of those above it survive a power loss: any may be new.
-
-    Done before the database file is made. So a process that finds the file knows that its folder
-    lasts; and a process that finds only the folder does this again.
-    """
-    device = folder.stat().st_dev
-    for parent in folder.parents:
-        # A new folder is on the file system of its parent, so above a mount point none is new.
-        if parent.stat().st_dev != device:
-            return
-        try:
-            fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except PermissionError:
-            continue
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
 def make_empty(path: Path, access: Access, folder: int | None = None) -> None:
     """Make an empty file, unless it exists; `folder` is a descriptor of its folder. Without opening
     it: closing a descriptor of a database drops the locks that SQLite holds on it in this process.
@@ -154,23 +133,30 @@ def type_of(folder: Path) -> str:
     """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        device = os.fstat(fd).st_dev
-        fdinfo = Path(f"/proc/self/fdinfo/{fd}").read_text()
+        device, mount = os.fstat(fd).st_dev, mount_of(fd)
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
     except FileNotFoundError:
         # No /proc.
         return UNKNOWN
     finally:
         os.close(fd)
-    mount = re.search(r"^mnt_id:\s*(\d+)", fdinfo, re.MULTILINE)
     number = f"{os.major(device)}:{os.minor(device)}"
     by_mount = by_number = UNKNOWN
     for line in mounts.splitlines():
         words = line.split(" ")
-        if mount is not None and words[0] == mount[1]:
+        if words[0] == mount:
             by_mount = words[words.index("-") + 1]
         if words[2] == number:
             by_number = words[words.index("-") + 1]
     # By the mount first: parts of a btrfs have device numbers that are in no table. In a chroot
     # only the number may be.
     return by_number if by_mount == UNKNOWN else by_mount
+
+
+def mount_of(fd: int) -> str:
+    """The number of the mount that an open file is on; empty where /proc does not say."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as info:
+            return next((line.split()[1] for line in info if line.startswith("mnt_id:")), "")
+    except FileNotFoundError:
+        return ""

@@ -17,9 +17,9 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import TypeVar
 
-from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.threads import owned_lock
-from holdfast.stores.checks import closed
+from holdfast.stores.checks import closed, nested
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
 from holdfast.stores.sqlite.gate_thread import GateThread
@@ -128,6 +128,8 @@ class Gate:
     open again before a thread could be.
     """
 
+    _opened = staticmethod(open_side_file)
+
     def __init__(
         self,
         path: Path,
@@ -157,9 +159,7 @@ class Gate:
         """
         inside = self._inside
         if inside._is_owned():
-            raise InvalidValue(
-                "a transaction cannot be begun inside another: do both in one, with both scopes"
-            )
+            raise nested()
         began = monotonic()
         if not self._thread_waits():
             mine = done = False
@@ -249,9 +249,6 @@ class Gate:
             if self._memory is not None:
                 self._memory.close()
 
-    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
-        return open_side_file(path, access, folder)
-
     def _leave(self) -> None:
         """After an exception: open what this thread may have left shut, as when memory ran out on
         its way out.
@@ -302,6 +299,9 @@ class Gate:
             flock(self._fd, LOCK_UN)
 
     def _late(self, timeout_s: float) -> LockTimeout:
+        # Most programs never wait in vain.
+        from holdfast.system.flock import flock_holder
+
         holder = flock_holder(self.path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
@@ -325,14 +325,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def flock_holder(path: Path) -> int | None:
-    """The process that holds the flock, from /proc/locks; None when it cannot be seen from here."""
-    with contextlib.suppress(OSError, ValueError):
-        inode = path.stat().st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-                return int(words[4]) or None
-    return None

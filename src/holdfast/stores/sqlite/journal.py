@@ -2,17 +2,15 @@
 
 import sqlite3
 from collections.abc import Sequence
-from datetime import timedelta
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from holdfast.kernel.store import Batch, Cursor, Entry
-from holdfast.stores.checks import cursor_at, places_of
+from holdfast.stores.journal import cursor_at, places_of, stored_entry
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Database, retry
-from holdfast.stores.sqlite.transaction import EPOCH
 
 _SELECT = (
     "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? "
@@ -56,22 +54,7 @@ def _entries(
 ) -> list[Entry]:
     sql, after = (f"{_SELECT} DESC LIMIT ?", 0) if reverse else (f"{_SELECT} LIMIT ?", after)
     rows = retry(None, _rows, raw, sql, (namespace, after, limit))
-    if not rows:
-        return []
-    # Loaded when there is an entry: a short command such as `jobs pick` mostly finds none.
-    from holdfast.stores.copy import entry_data
-
-    return [
-        Entry(
-            revision=revision,
-            at=EPOCH + timedelta(microseconds=at),
-            actor=actor,
-            kind=kind,
-            subject=subject,
-            data=entry_data(revision, data),
-        )
-        for revision, at, actor, kind, subject, data in rows
-    ]
+    return [stored_entry(*row) for row in rows]
 
 
 def _rows(raw: sqlite3.Connection, *statement: Any) -> list[tuple[Any, ...]]:

@@ -29,7 +29,8 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration
 from holdfast.stores.checks import no_record
-from holdfast.stores.copy import StoredRecord, entry_problem, record_problem
+from holdfast.stores.copy import StoredRecord, record_problem
+from holdfast.stores.journal import entry_problem
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.errors import opening_failed, translated
@@ -39,6 +40,7 @@ from holdfast.stores.sqlite.users import Users
 from holdfast.stores.sqlite.wal import log_path
 from holdfast.system.access import Access, access_like, make_folder, match_owner
 from holdfast.system.folder_walk import resolve
+from holdfast.system.sync import sync_path
 
 
 class SqliteAdministration(Administration):
@@ -65,7 +67,9 @@ class SqliteAdministration(Administration):
                 present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
                 for space in spaces:
                     if space.name in present and not space.volatile:
-                        found += _check_space(raw, space, last)
+                        for record, places in stored_records(raw, space):
+                            if wrong := record_problem(record, places, last):
+                                found.append(wrong)
                 rows = raw.execute("SELECT revision, data FROM journal")
                 found += [wrong for row in rows if (wrong := entry_problem(*row))]
             finally:
@@ -80,7 +84,7 @@ class SqliteAdministration(Administration):
                 found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
         if found is None:
             raise no_record(space, key, store.namespace)
-        return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+        return _bytes_of(found[0])
 
     def backup(
         self,
@@ -151,21 +155,33 @@ def restore(
             return _overwrite(live, prepared, time_, saving)
 
 
-def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
+def stored_records(
+    raw: sqlite3.Connection, space: Space[Any]
+) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
+    """The records of a space in all namespaces, each with its places in the indexes."""
     table = table_of(space, schema.DIALECT)
-    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
-    for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
-        if wrong := record_problem(StoredRecord(space, ns, key, rev, value), places, last):
-            yield wrong
+    sql = f"SELECT {', '.join(table.names)} FROM {table.name} ORDER BY ns, key"
+    for ns, key, rev, value, *places in raw.execute(sql):
+        yield StoredRecord(space, ns, key, rev, _bytes_of(value)), places
 
 
-@contextmanager
-def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
+def _bytes_of(value: Any) -> bytes:
+    # Another program may have written it as text.
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def refuse_missing(source: Path) -> None:
+    """Raise NotFound when a backup does not exist."""
     if not source.is_file():
         raise NotFound(
             f"there is no backup {source}: give a file that `holdfast store backup` made",
             path=str(source),
         )
+
+
+@contextmanager
+def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
+    refuse_missing(source)
     with handles.opened(source, mode="ro", isolation_level=None) as raw:
         try:
             if schema.layout_of(raw, source) == 0:
@@ -411,12 +427,9 @@ def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
 
 def _sync(path: Path) -> None:
     """Sync a file that no connection has open, or a folder."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_path(path)
     except OSError as error:
         raise StoreUnavailable(
             f"{path} could not be synced: {os.strerror(error.errno or 0)}", outcome="none"
         ) from None
-    finally:
-        os.close(fd)

@@ -24,7 +24,7 @@ from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.space import Space
-from holdfast.stores.checks import new_journal
+from holdfast.stores.journal import new_journal
 from holdfast.stores.sql import Dialect, is_declared, table_of
 from holdfast.stores.sqlite import handles
 from holdfast.stores.sqlite.errors import translated

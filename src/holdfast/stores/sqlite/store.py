@@ -26,7 +26,7 @@ from holdfast.stores.listener import FdListener
 from holdfast.stores.port import EmbeddedStore, Plan, plan_of
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
-from holdfast.stores.sqlite.database import Connection, Database, retry
+from holdfast.stores.sqlite.database import Connection, Database, left_s, retry
 from holdfast.stores.sqlite.errors import TablesChanged, busy, opening_failed
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import make_database, refuse_network
@@ -106,7 +106,8 @@ class SqliteStore(EmbeddedStore):
             )
             undone.callback(self.durable.close)
             current = join_volatile(self.durable, self._users, boot_id, self._clock)
-            self._volatile_path = volatile_path(self.path, current)
+            self.volatile_path = volatile_path(self.path, current)
+            """That of this boot, unless a process with another boot id was first."""
             undone.pop_all()
         self._fifos = Fifos(self.side_folder("wake"), namespace, self.access)
         _stores.add(self)
@@ -122,7 +123,7 @@ class SqliteStore(EmbeddedStore):
         return self.path.with_name(f"{self.path.name}-{purpose}")
 
     def may_have_records(self, space: Space[Any]) -> bool:
-        return not space.volatile or self.volatile_path().exists()
+        return not space.volatile or os.path.exists(self.volatile_path)
 
     def session_lock(self, name: str) -> SessionLock:
         from holdfast.system.flock import FlockLock
@@ -290,7 +291,7 @@ class SqliteStore(EmbeddedStore):
         if self._closed:
             raise self._no_more()
         files = [self.durable]
-        if os.path.exists(self._volatile_path):
+        if os.path.exists(self.volatile_path):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
         return read(files, self.namespace, cursor, limit, reverse=reverse)
 
@@ -358,14 +359,14 @@ class SqliteStore(EmbeddedStore):
         return self._volatile
 
     def _open_volatile(self, deadline: float) -> None:
-        if not self._mutex.acquire(timeout=max(deadline - time.monotonic(), 0)):
+        if not self._mutex.acquire(timeout=left_s(deadline)):
             raise LockTimeout(
                 "the volatile file could not be opened in time: another thread is at it",
                 outcome="none",
             )
         try:
             if self._volatile is None:
-                path = self.volatile_path()
+                path = self.volatile_path
                 folder = Folder.of(open_folder(path.parent))
                 try:
                     found = make_database(path, self.access, folder)
@@ -390,7 +391,7 @@ class SqliteStore(EmbeddedStore):
         except OSError as error:
             if isinstance(error, HoldfastError):
                 raise
-            raise opening_failed(self.volatile_path(), error) from None
+            raise opening_failed(self.volatile_path, error) from None
         finally:
             self._mutex.release()
 
@@ -416,12 +417,6 @@ class SqliteStore(EmbeddedStore):
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
         schema.begin_boot(raw, self._boot_id, self._clock)
-
-    def volatile_path(self) -> Path:
-        """Where the current volatile file is, or would be: that of this boot, unless a process with
-        another boot id was first.
-        """
-        return self._volatile_path
 
     def _no_more(self) -> StoreUnavailable:
         """The error of a closed store. In a child that was forked while SQLite was in use, raises

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import LOG_BYTES_MAX
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.checks import check_entry, check_texts, has_ended, no_key, storable
+from holdfast.stores.checks import check_texts, has_ended, no_key, storable
+from holdfast.stores.journal import check_entry, microseconds
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
@@ -21,8 +22,6 @@ from holdfast.stores.sqlite.gate import STRIDE, SharedCounter
 
 UNFIT = (UnicodeEncodeError, OverflowError)
 """What the driver raises for a parameter that it cannot take."""
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class KeyTaken(Exception):
@@ -163,12 +162,6 @@ def unfit(error: Exception) -> InvalidValue:
 
 def _ended(*_: Any) -> sqlite3.Cursor:
     raise has_ended()
-
-
-def microseconds(at: datetime) -> int:
-    """An instant as the journal keeps it."""
-    since = at - EPOCH
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 T = TypeVar("T")

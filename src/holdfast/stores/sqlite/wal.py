@@ -28,6 +28,7 @@ from pathlib import Path
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import LOG_BYTES_MAX
+from holdfast.processes import scan
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, access_like, open_file
 from holdfast.system.folder_walk import Folder
@@ -245,35 +246,23 @@ class SharedSync:
 
 
 def readers_of(database: Path) -> list[int]:
-    """The processes inside a read of a database, from /proc/locks, stopped ones first; empty when
-    the kernel does not say.
+    """The processes inside a read of a database, stopped ones first; empty when the kernel does not
+    say.
     """
-    try:
-        # By name only: opening and closing the -shm file would drop this process's own locks.
-        inode = database.with_name(database.name + "-shm").stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return []
-    found: dict[int, None] = {}
-    for words in (line.split() for line in lines):
-        # The line of a waiter has an arrow in front. A process of another pid namespace shows as 0.
-        if (
-            words[1] == "POSIX"
-            and words[5].endswith(f":{inode}")
-            and int(words[6]) in _READ_MARKS
-            and int(words[4])
-        ):
-            found[int(words[4])] = None
-    return sorted(found, key=lambda pid: (not is_stopped(pid), pid))
+    # Most programs never meet a reader that is in their way.
+    from holdfast.system.flock import kernel_locks
+
+    # By name only: opening and closing the -shm file would drop this process's own locks.
+    locks = kernel_locks(database.with_name(database.name + "-shm"))
+    pids = {pid for kind, pid, byte in locks if kind == "POSIX" and byte in _READ_MARKS and pid}
+    return sorted(pids, key=lambda pid: (not is_stopped(pid), pid))
 
 
 def is_stopped(pid: int) -> bool:
     """Is a process stopped, by a signal or a debugger?"""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state in "Tt"
+    # As text: the numbers in /proc/locks are those of /proc, whatever pid namespace this is.
+    seen = scan.stat(str(pid))
+    return seen is not None and seen.state in "Tt"
 
 
 def blame(database: Path) -> tuple[str, str]:
