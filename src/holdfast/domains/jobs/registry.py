@@ -127,6 +127,11 @@ class Jobs:
         # Imported here, as elsewhere in this module: a pick must start fast and needs none of it.
         from holdfast.domains.jobs.draft import check_draft, new_job
 
+        if isinstance(expected_artifacts, str):
+            # Each of its characters would be an artifact, which no work leaves.
+            raise InvalidValue(
+                "expected_artifacts is a text: give a list of paths", field="expected_artifacts"
+            )
         now, limits = self._store.now(), self._limits
         idle_s = limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec
         draft = Job(
