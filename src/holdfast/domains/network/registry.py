@@ -280,7 +280,7 @@ class Registry:
         if detached:
             self._check_detached(pid, ttl_s)
         requests = []
-        for name in dict.fromkeys(host_names):
+        for name in dict.fromkeys(_listed(host_names)):
             router = self.get_host(name)["connected_to"] if router_name is None else router_name
             requests.append(lease_request(name, job_type, router, dscp))
         return self._context.change(lambda: self._lease(run_id, requests, pid, ttl_s))
@@ -410,7 +410,7 @@ class Registry:
         would never end; RegistryLost when the lock was taken away before this process could wake;
         RegistryNotFound when `pid` is not a live process.
         """
-        if timeout is None and len(router_names) == 1:
+        if timeout is None and len(_listed(router_names)) == 1:
             timeout = self._times.router_lock
         return self._lock(router_names, job_id, timeout, **options)
 
@@ -522,7 +522,7 @@ class Registry:
         """Who holds these routers and who waits for them; without names, of every lock that is held
         or waited for.
         """
-        names = list(router_names)
+        names = _listed(router_names)
         return self._context.read(
             lambda: [self._locks.status(name) for name in names] or self._locks.list_held()
         )
@@ -599,7 +599,7 @@ class Registry:
         found = self._locks.statistics()
         if router_names is None:
             return found
-        return {name: found.get(name, LockStatistics()) for name in router_names}
+        return {name: found.get(name, LockStatistics()) for name in _listed(router_names)}
 
     # --- the whole registry ---
 
@@ -624,6 +624,11 @@ class Registry:
     def close(self) -> None:
         """Stop renewing leases. Nothing is released."""
         self._renewer.close()
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    """The names. As for locks, a text is one name."""
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _neighbor(host_name: str, neighbor_ip: str) -> tuple[str, str]:
