@@ -403,8 +403,7 @@ class Registry:
 
         A job that has them already gets its own grant; one release frees it. `timeout` 0 is a
         single try; the default is `lock_timeouts.router_lock` for one router, and
-        `router_lock_atomic` for several. `RouterLockOptions` has the options: `mode`, `priority`,
-        `job_type`, `ttl_s`, `pid`, `on_wait`, `stop_fd` and `detached`.
+        `router_lock_atomic` for several. For the options see `RouterLockOptions`.
 
         Raises RegistryLockTimeout, whose fields name the holders; RegistryDeadlock when the wait
         would never end; RegistryLost when the lock was taken away before this process could wake;

@@ -57,9 +57,9 @@ class Timeline(Plain, frozen=True, kw_only=True):
     """Resources that there was no lane for."""
 
 
-def timeline(store: Store, locks: Locks, *, entries_max: int = PAGE_JOURNAL_MAX) -> Timeline:
+def timeline(store: Store, locks: Locks) -> Timeline:
     """Who held and who waited for what, as far back as the last entries of the journal go."""
-    entries = store.journal(limit=entries_max, reverse=True).entries[::-1]
+    entries = store.journal(limit=PAGE_JOURNAL_MAX, reverse=True).entries[::-1]
     history = _History()
     for entry in entries:
         history.take(entry)
