@@ -851,6 +851,8 @@ def test_statistics_of_routers(registry: Registry) -> None:
     )
     assert one["never"].grants == 0
     assert list(registry.router_statistics()) == ["router-1"]
+    with pytest.raises(InvalidName):
+        registry.router_statistics([""])
 
 
 def test_a_text_is_one_name(world: World) -> None:

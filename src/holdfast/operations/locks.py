@@ -14,7 +14,6 @@ from holdfast.kernel.errors import DeadlockDetected, Fenced, LeaseLost, LockTime
 from holdfast.kernel.histogram import BUCKETS_S, Histogram
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, SERVER_WAIT_MAX_S
-from holdfast.kernel.names import check_label
 from holdfast.operations.claims import CLAIM_ENDS, ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
@@ -23,7 +22,7 @@ from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
 from holdfast.primitives.locks.records import LockHold, Mode
-from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.statistics import LockStatistics, chosen_statistics
 from holdfast.runtime.connection import Holdfast
 
 _Name = Annotated[Resource, Positional()]
@@ -390,8 +389,7 @@ def statistics(hf: Holdfast, request: Statistics) -> list[StatisticsView]:
 def statistics_of(hf: Holdfast, names: Sequence[str]) -> list[StatisticsView]:
     """The statistics of these names, or of all when there are none. Raises InvalidName."""
     found = hf.locks.statistics()
-    wanted = dict.fromkeys(check_label(name, "resource") for name in names)
-    chosen = {name: found.get(name, LockStatistics()) for name in wanted} if wanted else found
+    chosen = chosen_statistics(names, found) if names else found
     return [_statistics_view(name, one) for name, one in chosen.items()]
 
 

@@ -44,7 +44,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode
 from holdfast.primitives.locks.inspect import LockStatus
 from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.statistics import LockStatistics, chosen_statistics
 from holdfast.primitives.locks.wait import OnWait
 
 
@@ -596,9 +596,7 @@ class Registry:
         timeouts, deaths, deadlocks, and histograms of the times of waits and holds.
         """
         found = self._locks.statistics()
-        if router_names is None:
-            return found
-        return {name: found.get(name, LockStatistics()) for name in _listed(router_names)}
+        return found if router_names is None else chosen_statistics(_listed(router_names), found)
 
     # --- the whole registry ---
 
