@@ -347,8 +347,8 @@ class Jobs:
         return self.update_status(job_id, JobStatus.PENDING, token=token)
 
     def retry(self, job_id: str) -> Job:
-        """Have a job that ended in error or was cancelled done again: it is pending in its old
-        place. `attempt` goes on, and deaths of workers are counted from 0 again; `past_attempts`
+        """Retry a job that ended in error or was cancelled: it is pending in its old place, and is
+        returned. `attempt` goes on, and deaths of workers are counted from 0 again; `past_attempts`
         keeps the ends of the last ones. Raises NotFound, and ImpossibleTransition for a job with
         another status.
         """

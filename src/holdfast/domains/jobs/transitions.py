@@ -44,7 +44,7 @@ from holdfast.kernel.store import Scope, Tx
 from holdfast.primitives.journal import Journal
 
 RETRIED = frozenset({JobStatus.ERROR, JobStatus.CANCELLED})
-"""What an operator may have tried again."""
+"""The statuses of jobs that an operator may retry."""
 _UNCLAIMED: dict[str, None] = dict.fromkeys(("token", "claimed_by", "lease_s", "waiting_since"))
 _NO_VERDICT: dict[str, None] = dict.fromkeys(("result", "error", "error_code"))
 
