@@ -450,7 +450,9 @@ class Registry:
             # The caller gets a bool, so the log is the place that names the holder.
             self._logger.info("routers not locked job=%s: %s", job_id, error.message)
             return False
-        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
+        self._logger.info(
+            "routers locked job=%s routers=%s", job_id, ",".join(_listed(router_names))
+        )
         return True
 
     def router_lock(
