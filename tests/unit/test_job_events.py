@@ -18,7 +18,7 @@ from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.broker_address import address_of
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.records import JOBS, shown
-from holdfast.domains.jobs.registry import ExtraChange
+from holdfast.domains.jobs.transitions import ExtraChange
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX

@@ -234,6 +234,7 @@ def test_an_id_may_begin_so_only_where_another_program_chose_it(jobs: Jobs, job_
         {"prompt": "x" * (2 << 20)},
         {"prompt": "lone \ud800"},
         {"expected_artifacts": [5]},
+        {"expected_artifacts": "out.txt"},
         {"expected_artifacts": ["a", ""]},
         {"expected_artifacts": ["a\nb"]},
         {"expected_artifacts": ["lone \ud800"]},

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -9,7 +11,9 @@ from holdfast.kernel.errors import InvalidName
 from holdfast.kernel.limits import JOURNAL_TRIM_EVERY
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Batch
+from holdfast.operations.log import ReadLog, read
 from holdfast.primitives.journal import REDACTED, Journal, redacted
+from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -79,6 +83,17 @@ def test_a_claims_token_is_no_secret() -> None:
 def test_an_actor_must_be_a_label(store: MemoryStore) -> None:
     with pytest.raises(InvalidName):
         Journal(store, actor="two\nlines")
+
+
+def test_an_age_is_counted_by_the_clock_of_the_store(
+    store: MemoryStore, journal: Journal, clock: ManualClock
+) -> None:
+    """Entries have its times. The clock of the caller's machine may be another one."""
+    tell(store, journal, "old")
+    clock.advance(3600)
+    tell(store, journal, "new")
+    hf = cast("Holdfast", SimpleNamespace(store=store, log=journal))
+    assert [entry.subject for entry in read(hf, ReadLog(since="90s"))] == ["new"]
 
 
 def test_tail_is_oldest_first_and_its_cursor_goes_on(store: MemoryStore, journal: Journal) -> None:

@@ -851,6 +851,22 @@ def test_statistics_of_routers(registry: Registry) -> None:
     )
     assert one["never"].grants == 0
     assert list(registry.router_statistics()) == ["router-1"]
+    with pytest.raises(InvalidName):
+        registry.router_statistics([""])
+
+
+def test_a_text_is_one_name(world: World) -> None:
+    times = LockTimeouts(router_lock=0, router_lock_atomic=60)
+    registry = world.process(2, settings=NetworkSettings(lock_timeouts=times))
+    registry.register_host("host", "10.0.0.9", "router-1", "02:00:00:00:00:09")
+    grant = registry.lock_routers("router-1", "a")
+    assert [one.name for one in registry.router_status("router-1")] == ["router-1"]
+    assert list(registry.router_statistics("router-1")) == ["router-1"]
+    assert registry.lease_hosts("a", "host", "quick") == {"host": 1}
+    # The limit for one router, not that for several.
+    with pytest.raises(RegistryLockTimeout):
+        registry.lock_routers("router-1", "b")
+    assert registry.unlock_routers("router-1", "a") == grant.names
 
 
 @pytest.mark.parametrize("bad", ["", "a\nb", "x" * 257, None])

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert
 from msgspec.structs import replace
 
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LockTimeout, NotFound
+from holdfast.operations.gateways import RequestView
 from holdfast.operations.page.agents import agent_census, agent_page, name_of, why_agent
 from holdfast.operations.page.gateways import gateway_details, gateway_line
 from holdfast.operations.page.jobs import job_details, job_page
@@ -19,6 +22,7 @@ from holdfast.operations.page.locks import lock_page, why_lock
 from holdfast.operations.page.overview import overview
 from holdfast.operations.page.timeline import Stretch, timeline
 from holdfast.operations.page.workflows import advice, swap_snapshot, why_swap, why_workflow
+from holdfast.primitives.queue import QueueRequest, RequestState
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
@@ -35,8 +39,8 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
         yield made
 
 
-def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
-    lines = [gateway_line(status["agent"], status) for status in gateways]
+def _overview(hf: Holdfast, *gateways: GatewayStatus) -> Any:
+    lines = [gateway_line(status.agent, status) for status in gateways]
     return overview(hf, agent_census(hf), lines)
 
 
@@ -452,30 +456,33 @@ def test_a_swap_names_what_it_waits_for(hf: Holdfast) -> None:
 
 # --- gateways ---
 
-STATUS: dict[str, Any] = {
-    "agent": "gpu",
-    "gateway_health": "healthy",
-    "request_admission": "open",
-    "active_execution": "idle",
-    "queue_depth": 2,
-    "managed_agent_instance_epoch": 2,
-}
+STATUS = GatewayStatus(
+    agent="gpu",
+    managed_agent_connectivity="connected",
+    managed_agent_recovery="idle",
+    request_admission="open",
+    terminal_surface_eligibility="ready",
+    active_execution="idle",
+    queue_depth=2,
+    backend="tmux",
+    managed_agent_instance_epoch=2,
+)
 
 
 @pytest.mark.parametrize(
     ("status", "state", "tone"),
     [
         (STATUS, "open", "good"),
-        ({**STATUS, "active_execution": "running"}, "running", "busy"),
-        ({**STATUS, "request_admission": "blocked_unavailable"}, "blocked: no agent", "bad"),
-        ({**STATUS, "request_admission": "blocked_reconciliation"}, "blocked: decide", "bad"),
-        ({**STATUS, "gateway_health": "not_attached"}, "not attached", "bad"),
-        ({**STATUS, "gateway_health": "not_attached", "queue_depth": 0}, "not attached", "idle"),
+        (replace(STATUS, active_execution="running"), "running", "busy"),
+        (replace(STATUS, request_admission="blocked_unavailable"), "blocked: no agent", "bad"),
+        (replace(STATUS, request_admission="blocked_reconciliation"), "blocked: decide", "bad"),
+        (replace(STATUS, gateway_health="not_attached"), "not attached", "bad"),
+        (replace(STATUS, gateway_health="not_attached", queue_depth=0), "not attached", "idle"),
         (None, "never served", "idle"),
     ],
 )
 def test_a_gateway_says_why_nothing_moves(
-    hf: Holdfast, status: dict[str, Any] | None, state: str, tone: str
+    hf: Holdfast, status: GatewayStatus | None, state: str, tone: str
 ) -> None:
     line = gateway_line("gpu", status)
     assert (line.state, line.tone) == (state, tone)
@@ -483,17 +490,18 @@ def test_a_gateway_says_why_nothing_moves(
 
 
 def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> None:
-    blocked = {**STATUS, "request_admission": "blocked_reconciliation"}
-    request = {
-        "state": "accepted",
-        "kind": "submit_prompt",
-        "payload": {"prompt": "hi"},
-        "accepted_at": "2026-01-01T00:00:00Z",
-    }
-    requests = [
-        {**request, "request_id": "r1", "epoch": 1},
-        {**request, "request_id": "r2", "epoch": 2, "state": "completed"},
-    ]
+    blocked = replace(STATUS, request_admission="blocked_reconciliation")
+    request = QueueRequest(
+        request_id="r1",
+        queue="gpu",
+        kind="submit_prompt",
+        payload={"prompt": "hi"},
+        arrival=1,
+        epoch=1,
+        accepted_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    later = replace(request, request_id="r2", epoch=2, state=RequestState.COMPLETED)
+    requests = [convert(one, RequestView, from_attributes=True) for one in (request, later)]
     picture = gateway_details(gateway_line("gpu", blocked), blocked, requests)
     assert [(action.verb, action.epoch) for action in picture.why.actions] == [
         ("replay", 2),

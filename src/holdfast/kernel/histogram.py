@@ -14,3 +14,20 @@ class Histogram(NamedTuple):
 
     counts: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)
     total_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean of the durations; None without any."""
+        number = sum(self.counts)
+        return self.total_s / number if number else None
+
+    def within_s(self, percent: float) -> float | None:
+        """The bound of a bucket that so many percent of the durations stayed within; None without
+        any, and beyond the last bound.
+        """
+        number, reached = sum(self.counts), 0
+        for bound_s, count in zip(BUCKETS_S, self.counts, strict=False):
+            reached += count
+            if number and reached >= number * percent / 100:
+                return bound_s
+        return None

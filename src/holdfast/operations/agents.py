@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from holdfast.domains.agents import Agent, Reason
+from holdfast.domains.agents import Agent
 from holdfast.domains.agents.cleanup import CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
@@ -247,7 +247,7 @@ def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
 def get(hf: Holdfast, request: AgentKey) -> AgentView:
     """One agent, fresh or not, and the state of its lease, process, tmux session and gateway."""
-    agent = hf.agents.get(agent_id_of(hf, request.agent))
+    agent = hf.agents.get(hf.agents.resolve(request.agent).known_id())
     return AgentView(**asdict(agent), liveness=hf.agents.liveness(agent))
 
 
@@ -311,7 +311,7 @@ def publish(hf: Holdfast, request: Publish) -> Agent:
 )
 def refresh(hf: Holdfast, request: Refresh) -> Agent:
     """Extend the lease of a generation from now. If refused, it has lost the id: stand down."""
-    agent_id = agent_id_of(hf, request.agent)
+    agent_id = hf.agents.resolve(request.agent).known_id()
     return hf.agents.refresh(
         agent_id, request.generation_id, token=request.token, lease_s=request.lease_s
     )
@@ -322,7 +322,7 @@ def refresh(hf: Holdfast, request: Refresh) -> Agent:
 )
 def remove(hf: Holdfast, request: Remove) -> Removed:
     """Remove a generation's own record."""
-    agent_id = agent_id_of(hf, request.agent)
+    agent_id = hf.agents.resolve(request.agent).known_id()
     hf.agents.remove(agent_id, request.generation_id, token=request.token)
     return Removed(removed=agent_id, generation_id=request.generation_id)
 
@@ -334,14 +334,6 @@ def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     Returns what was planned, removed, preserved and failed, each with its reason.
     """
     return hf.agents.cleanup(**asdict(request))
-
-
-def agent_id_of(hf: Holdfast, name_or_id: str) -> str:
-    """The id of an agent, live or not. Raises Ambiguous and InvalidName."""
-    found = hf.agents.resolve(name_or_id)
-    if found.record is not None or found.reason is Reason.AMBIGUOUS:
-        return found.unwrap().agent_id
-    return found.agent_ids[0] if found.agent_ids else name_or_id
 
 
 OPERATIONS = [list_, get, resolve, find, control_target, publish, refresh, remove, cleanup]

@@ -19,6 +19,7 @@ from holdfast.kernel.limits import (
     SERVER_WAIT_MAX_S,
 )
 
+DAY_S = 86400.0
 PID_MAX = 2**31 - 1
 _NUMBER_MAX = 1 << 53
 """Every JSON reader represents whole numbers up to here exactly; tokens stay below."""

@@ -25,6 +25,7 @@ from holdfast.kernel.limits import (
     QUEUE_KEEP_S,
 )
 from holdfast.operations.fields import (
+    DAY_S,
     AgentName,
     Count,
     Id,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DAY_S = 86400.0
 _Prompt = Annotated[
     str,
     described(

@@ -21,6 +21,7 @@ from holdfast.kernel.limits import (
     LIST_MAX,
 )
 from holdfast.operations.fields import (
+    DAY_S,
     QUEUE,
     Count,
     Id,
@@ -38,7 +39,6 @@ from holdfast.operations.fields import (
 )
 from holdfast.operations.operation import Argument, Flag, Request
 
-DAY_S = 86400.0
 _DETAIL_CHARS_MAX = 8000
 _Prompt = Annotated[str, described("What is to be done.", pattern=r"\S", min_length=1)]
 _TimeLimit = Annotated[

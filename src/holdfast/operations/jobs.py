@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from holdfast.domains.jobs import Broker, Job, JobStatus
+from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.event_stream import Published
-from holdfast.domains.jobs.events import Event, EventKind
+from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.records import PORT, TLS_PORT
 from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, NotFound
 from holdfast.kernel.names import check_job_id
@@ -84,22 +84,10 @@ def report(hf: Holdfast, request: requests.Report) -> JobView:
     """
     if request.outcome == "give_back":
         return _logged(hf, hf.jobs.requeue(request.job_id, token=request.token))
-    kind = EventKind(request.outcome)
-    if request.outcome not in ("completed", "error"):
-        published = hf.job_events.publish(
-            request.job_id, kind, detail=request.detail, token=request.token
-        )
-        return _logged(hf, published.job)
-    completed = request.outcome == "completed"
-    job = hf.jobs.update_status(
-        request.job_id,
-        JobStatus.COMPLETED if completed else JobStatus.ERROR,
-        token=request.token,
-        result=(request.detail or None) if completed else None,
-        error=None if completed else request.detail,
-        also=hf.job_events.with_step(kind, detail=request.detail),
+    published = hf.job_events.publish(
+        request.job_id, request.outcome, detail=request.detail, token=request.token
     )
-    return _logged(hf, job)
+    return _logged(hf, published.job)
 
 
 @operation(

@@ -4,17 +4,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import convert
 from msgspec.structs import asdict
 
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import DeadlockDetected, Fenced, LeaseLost, LockTimeout, NotFound
-from holdfast.kernel.histogram import BUCKETS_S
+from holdfast.kernel.histogram import BUCKETS_S, Histogram
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, SERVER_WAIT_MAX_S
-from holdfast.kernel.names import check_label
 from holdfast.operations.claims import CLAIM_ENDS, ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
@@ -23,7 +22,7 @@ from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
 from holdfast.primitives.locks.records import LockHold, Mode
-from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.statistics import LockStatistics, chosen_statistics
 from holdfast.runtime.connection import Holdfast
 
 _Name = Annotated[Resource, Positional()]
@@ -390,31 +389,23 @@ def statistics(hf: Holdfast, request: Statistics) -> list[StatisticsView]:
 def statistics_of(hf: Holdfast, names: Sequence[str]) -> list[StatisticsView]:
     """The statistics of these names, or of all when there are none. Raises InvalidName."""
     found = hf.locks.statistics()
-    wanted = dict.fromkeys(check_label(name, "resource") for name in names)
-    chosen = {name: found.get(name, LockStatistics()) for name in wanted} if wanted else found
+    chosen = chosen_statistics(names, found) if names else found
     return [_statistics_view(name, one) for name, one in chosen.items()]
 
 
 def _statistics_view(name: str, one: LockStatistics) -> StatisticsView:
-    counts = asdict(one)
-    times: dict[str, Any] = {}
-    for what in ("wait", "hold"):
-        number = sum(counts[f"{what}_counts"])
-        times[f"{what}_mean_s"] = counts[f"{what}_s"] / number if number else None
-        for percent in (50, 95):
-            bound_s = _within(counts[f"{what}_counts"], number * percent / 100)
-            times[f"{what}_p{percent}_s"] = bound_s if number else None
-    return StatisticsView(resource=name, buckets_s=BUCKETS_S, **counts, **times)
-
-
-def _within(counts: Sequence[int], number: float) -> float | None:
-    """The bound that so many durations stayed within; None if it is beyond the last bucket."""
-    reached = 0
-    for bound_s, count in zip(BUCKETS_S, counts, strict=False):
-        reached += count
-        if reached >= number:
-            return bound_s
-    return None
+    waits, holds = Histogram(one.wait_counts, one.wait_s), Histogram(one.hold_counts, one.hold_s)
+    return StatisticsView(
+        resource=name,
+        buckets_s=BUCKETS_S,
+        **asdict(one),
+        wait_mean_s=waits.mean_s,
+        wait_p50_s=waits.within_s(50),
+        wait_p95_s=waits.within_s(95),
+        hold_mean_s=holds.mean_s,
+        hold_p50_s=holds.within_s(50),
+        hold_p95_s=holds.within_s(95),
+    )
 
 
 OPERATIONS = [

@@ -46,7 +46,7 @@ class Dropped(Plain, frozen=True, kw_only=True):
 @operation("GET /v1/log", cli="log")
 def read(hf: Holdfast, request: ReadLog) -> list[Entry]:
     """The journal: every change, in the order in which they took effect. The last that match."""
-    begin = None if request.since is None else instant_of(request.since)
+    begin = since_of(hf, request)
     most = tail_of(request, LIST_MAX)
     return hf.log.chosen(begin=begin, subject=request.subject, limit=most)[0] if most else []
 
@@ -64,15 +64,18 @@ def tail_of(request: ReadLog, every: int) -> int:
     return request.tail
 
 
-def instant_of(text: str) -> datetime:
-    """The instant that a text means: itself, or so long ago (90s, 15m, 2h, 7d).
+def since_of(hf: Holdfast, request: ReadLog) -> datetime | None:
+    """The instant that `since` names, or so long ago (90s, 15m, 2h, 7d) by the store's clock.
 
     Raises InvalidValue.
     """
+    text = request.since
+    if text is None:
+        return None
     try:
         if text[-1:] in _UNITS and text[:-1].isdecimal():
             seconds = int(text[:-1]) * _UNITS[text[-1]]
-            return clock.SystemClock().now() - timedelta(seconds=seconds)
+            return hf.store.now() - timedelta(seconds=seconds)
         return clock.parse(text, "since")
     except InvalidValue as error:
         raise InvalidValue(f"{error.message}, or an age like 15m", field="since") from None

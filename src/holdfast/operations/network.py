@@ -218,27 +218,20 @@ class SweptView(Plain, frozen=True, kw_only=True):
 @operation("POST /v1/network/hosts", cli="network hosts add", errors=(RegistryCollision,))
 def add_host(hf: Holdfast, request: AddHost) -> HostInfo:
     """Register a host; refused, naming the other, when its name, address or MAC is taken."""
-    hf.network.register_host(
-        request.name, request.primary_ip, request.connected_to, request.mac_address, request.info
-    )
+    hf.network.register_host(**_arguments(request))
     return {"host": request.name, **hf.network.get_host(request.name)}
 
 
 @operation("POST /v1/network/batches/hosts", errors=(RegistryCollision,))
 def add_hosts(hf: Holdfast, request: AddHosts) -> int:
     """Register hosts, all or none, and return how many."""
-    return hf.network.register_hosts(
-        [
-            {
-                "host_name": host.name,
-                "primary_ip": host.primary_ip,
-                "connected_to": host.connected_to,
-                "mac_address": host.mac_address,
-                "additional_info": host.info,
-            }
-            for host in request.hosts
-        ]
-    )
+    return hf.network.register_hosts(map(_arguments, request.hosts))
+
+
+def _arguments(host: AddHost) -> dict[str, Any]:
+    """A host as the library takes it."""
+    fields = asdict(host)
+    return {"host_name": fields.pop("name"), "additional_info": fields.pop("info"), **fields}
 
 
 @operation(

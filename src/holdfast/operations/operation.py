@@ -119,7 +119,7 @@ class Flag:
         return (least, most) if self.within is _FROM_FIELD else self.within
 
 
-class Argument:
+class Argument(msgspec.Struct, eq=False):
     """A field that an MCP tool takes.
 
     `name`, `help` and `default` replace those of the field: a tool says `queue` and `timeout_s`
@@ -128,22 +128,12 @@ class Argument:
     `job`. `max_length` is shown and not enforced: the domain counts bytes.
     """
 
-    def __init__(
-        self,
-        help: str | None = None,
-        *,
-        name: str | None = None,
-        default: Any = _FROM_FIELD,
-        choose: tuple[Any, Any] | None = None,
-        handle: str | None = None,
-        max_length: int | None = None,
-    ) -> None:
-        self.help = help
-        self.name = name
-        self.default = default
-        self.choose = choose
-        self.handle = handle
-        self.max_length = max_length
+    help: str | None = None
+    name: str | None = None
+    default: Any = _FROM_FIELD
+    choose: tuple[Any, Any] | None = None
+    handle: str | None = None
+    max_length: int | None = None
 
     def default_of(self, field: msgspec.structs.FieldInfo) -> Any:
         """The default for a tool, or NODEFAULT for an argument that must be given."""

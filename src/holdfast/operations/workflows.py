@@ -5,14 +5,13 @@ a connection cannot. Nor does a client choose where a signal file appears: that 
 server's machine.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.workflows import (
     CurrentRecipe,
-    Preempt,
     Registered,
     SwapEvent,
     SwapMarker,
@@ -27,14 +26,6 @@ from holdfast.kernel.store import Damage
 from holdfast.operations.fields import Id, Label, Pid, Token, Ttl, WaitSeconds
 from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.runtime.connection import Holdfast
-
-STATES = {
-    Preempt.NONE: "runs",
-    Preempt.REQUESTED: "asked to yield",
-    Preempt.YIELDED: "yielding",
-    Preempt.IGNORED: "has not yielded",
-}
-"""The states of a workflow in words."""
 
 _Name = Annotated[Id, Positional()]
 
@@ -143,28 +134,6 @@ class SwapView(Plain, frozen=True, kw_only=True):
     workflows: list[Workflow]
 
 
-class RecipeUse(Plain, frozen=True, kw_only=True):
-    """Work that needs a recipe, in short."""
-
-    name: str
-    recipe: str
-    pid: int
-    preemptible: bool
-    preempt: str
-
-
-class Recipes(Plain, frozen=True, kw_only=True):
-    """The names of what is loaded and of what is being loaded, and who works with what.
-
-    `unknown` says why nobody knows what is loaded: a load failed, or has not ended.
-    """
-
-    current: str | None
-    unknown: str | None
-    swapping_to: str | None
-    workflows: list[RecipeUse]
-
-
 class SwapReconciled(Plain, frozen=True, kw_only=True):
     """The swap that lives, and the dead one that was cleared."""
 
@@ -264,24 +233,24 @@ def swap_status(hf: Holdfast, damaged: Damage) -> SwapView:
     )
 
 
-def recipes(hf: Holdfast) -> Recipes:
-    """The same in short, for a reader that only needs names."""
+def recipes(hf: Holdfast) -> dict[str, Any]:
+    """`swap_status` in short, for a reader that only needs names."""
     found = hf.workflows.swap_status(damaged=[])
-    return Recipes(
-        current=None if found.current is None else found.current.recipe,
-        unknown=None if found.unknown is None else describe_unknown(found.unknown),
-        swapping_to=None if found.marker is None else found.marker.recipe,
-        workflows=[
-            RecipeUse(
-                name=one.name,
-                recipe=one.recipe,
-                pid=one.owner.pid,
-                preemptible=one.preemptible,
-                preempt=one.preempt.value,
-            )
+    return {
+        "current": None if found.current is None else found.current.recipe,
+        "unknown": None if found.unknown is None else describe_unknown(found.unknown),
+        "swapping_to": None if found.marker is None else found.marker.recipe,
+        "workflows": [
+            {
+                "name": one.name,
+                "recipe": one.recipe,
+                "pid": one.owner.pid,
+                "preemptible": one.preemptible,
+                "preempt": one.preempt.value,
+            }
             for one in found.workflows
         ],
-    )
+    }
 
 
 @operation("POST /v1/swap/reconcile", cli="swap reconcile")

@@ -49,6 +49,14 @@ class Resolution(Plain, frozen=True, kw_only=True):
             self.detail, asked=self.asked, reason=self.reason.value, agent_ids=list(self.agent_ids)
         )
 
+    def known_id(self) -> str:
+        """The id of the agent that could be meant, live or not; else what was asked. Raises
+        Ambiguous.
+        """
+        if self.record is not None or self.reason is Reason.AMBIGUOUS:
+            return self.unwrap().agent_id
+        return self.agent_ids[0] if self.agent_ids else self.asked
+
 
 class _Found(NamedTuple):
     """One consistent read: what is stored under the id; if that is not a fresh record, the records

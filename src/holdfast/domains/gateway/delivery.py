@@ -60,17 +60,17 @@ class DeliveryWorker:
         self._unanswered: set[bool] = set()
         self._stopping = threading.Event()
         self._give_up = threading.Event()
-        self._bells: list[int] = []
+        self._wake_fds: list[int] = []
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the threads. The gateway must be attached, and must have looked at its agent."""
         agent = self._gateway.agent
         for name, target in (
-            ("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell())),
+            ("slot", partial(self._loop, self._slot_step, topic_of(agent), self._wake_fd())),
             (
                 "interrupts",
-                partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()),
+                partial(self._loop, self._interrupt_step, express_topic_of(agent), self._wake_fd()),
             ),
             ("watch", self._watch),
         ):
@@ -89,35 +89,35 @@ class DeliveryWorker:
         when all threads have ended.
         """
         self.cease()
-        self._ring()
+        self._wake()
         deadline = time.monotonic() + grace_s
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0))
         self._give_up.set()
-        self._ring()
+        self._wake()
         for thread in self._threads:
             thread.join()
-        for bell in self._bells:
-            os.close(bell)
-        self._threads, self._bells = [], []
+        for wake_fd in self._wake_fds:
+            os.close(wake_fd)
+        self._threads, self._wake_fds = [], []
 
-    def _bell(self) -> int:
+    def _wake_fd(self) -> int:
         """An eventfd that wakes one sleeping thread when the worker stops."""
-        self._bells.append(bell := os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        return bell
+        self._wake_fds.append(wake_fd := os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        return wake_fd
 
-    def _ring(self) -> None:
-        for bell in self._bells:
-            os.eventfd_write(bell, 1)
+    def _wake(self) -> None:
+        for wake_fd in self._wake_fds:
+            os.eventfd_write(wake_fd, 1)
 
-    def _loop(self, step: Callable[[], float | None], topic: str, bell: int) -> None:
+    def _loop(self, step: Callable[[], float | None], topic: str, wake_fd: int) -> None:
         """Repeat a step. When it returns a pause, sleep so long or until the topic is notified."""
         while not self._stopping.is_set():
             try:
-                with self._gateway.queue.store.listen([topic]) as ears:
+                with self._gateway.queue.store.listen([topic]) as listener:
                     while not self._stopping.is_set():
                         if (pause_s := step()) is not None:
-                            ears.wait(pause_s, also=[bell])
+                            listener.wait(pause_s, also=[wake_fd])
             except Exception as error:  # noqa: BLE001 - without this thread accepted requests would wait for ever
                 self._survive(error)
 

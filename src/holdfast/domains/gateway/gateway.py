@@ -67,8 +67,6 @@ class Gateway:
         journal: Journal,
         adapter: Adapter,
         processes: Processes,
-        *,
-        lease_s: float = GATEWAY_LEASE_S,
     ) -> None:
         self.queue = queue
         self.agent = queue.name
@@ -77,7 +75,6 @@ class Gateway:
         self.served_at: tuple[str, int] | None = None
         self._journal = journal
         self._processes = processes
-        self._lease_s = lease_s
         self._token = 0
         # Guards the next two, so that an epoch is recorded by one look at a time.
         self._looking = threading.Lock()
@@ -110,7 +107,7 @@ class Gateway:
             if server is not None and not steady.reclaimable(server.lease, known, tx.now):
                 raise served_by(self.agent, server)
             attachment = with_owner(attachment, self.agent, owner)
-            lease = leases.grant(tx.now, self._lease_s)
+            lease = leases.grant(tx.now, GATEWAY_LEASE_S)
             mine = Server(process=self._processes.current(), lease=lease, token=tx.revision)
             attachment = replace(attachment, server=mine)
             tx.put(ATTACHMENTS, self.agent, attachment)
@@ -144,7 +141,7 @@ class Gateway:
         def body(tx: Tx, _: QueueTransaction) -> None:
             attachment = self._own(tx)
             assert attachment.server is not None
-            lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
+            lease = leases.renew(attachment.server.lease, tx.now, GATEWAY_LEASE_S)
             server = replace(attachment.server, lease=lease)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=server))
 

@@ -31,8 +31,7 @@ from holdfast.domains.jobs.events import (
 )
 from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.records import JOBS, Job, JobStatus
-from holdfast.domains.jobs.registry import ExtraChange
-from holdfast.domains.jobs.transitions import LateRefusal, Verdict
+from holdfast.domains.jobs.transitions import ExtraChange, LateRefusal, Verdict
 from holdfast.kernel.codec import json_bytes, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
 from holdfast.kernel.holder import Processes
@@ -160,7 +159,7 @@ class JobEvents:
         return [one for page in self.unsent_pages(job_id) for one in page]
 
     def unsent_pages(self, job_id: str | None = None) -> Iterator[list[Unsent]]:
-        """The same in pages, each read when it is needed."""
+        """`unsent` in pages, each read when it is needed."""
         match = () if job_id is None else (job_id,)
         start: Parts | None = ()
         while start is not None:

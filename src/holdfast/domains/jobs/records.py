@@ -57,8 +57,8 @@ class TimeLimits(Struct, frozen=True):
 
 NEW_JOB_LIMITS = TimeLimits(24 * 3600.0, None)
 FOLDER_LIMITS = TimeLimits(600.0, 120.0)
-"""Of a new job in a folder that other programs share, which expect these; and of every record that
-names no limits.
+"""The limits of a new job in a folder that other programs share, which expect these; and of every
+record that names none.
 """
 
 

@@ -2,10 +2,9 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import transitions
@@ -39,7 +38,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
-from holdfast.kernel.store import Damage, Scope, Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 
@@ -47,15 +46,6 @@ if TYPE_CHECKING:
     from holdfast.domains.jobs.work import Handler, Stdin, WorkReport, WorkRequest
 
 T = TypeVar("T")
-
-
-class ExtraChange(Struct, frozen=True):
-    """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
-    and returns the job to be written.
-    """
-
-    scope: Scope
-    do: Callable[[Tx, Job], Job]
 
 
 class Finished(NamedTuple):
@@ -137,6 +127,11 @@ class Jobs:
         # Imported here, as elsewhere in this module: a pick must start fast and needs none of it.
         from holdfast.domains.jobs.draft import check_draft, new_job
 
+        if isinstance(expected_artifacts, str):
+            # Each of its characters would be an artifact, which no work leaves.
+            raise InvalidValue(
+                "expected_artifacts is a text: give a list of paths", field="expected_artifacts"
+            )
         now, limits = self._store.now(), self._limits
         idle_s = limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec
         draft = Job(
@@ -216,7 +211,7 @@ class Jobs:
         result: str | None = None,
         error: str | None = None,
         error_code: str | None = None,
-        also: ExtraChange | None = None,
+        also: transitions.ExtraChange | None = None,
     ) -> Job:
         """Move a job to another status and return it.
 
@@ -271,7 +266,7 @@ class Jobs:
         error: str | None = None,
         error_code: str | None = None,
         holder: Holder | None = None,
-        also: ExtraChange | None = None,
+        also: transitions.ExtraChange | None = None,
     ) -> Finished:
         """End a job and claim the next one of its label, or of `agent_session`, in one transaction:
         one sync instead of two. Both happen or neither. Raises as `update_status`, and InvalidValue
@@ -352,8 +347,8 @@ class Jobs:
         return self.update_status(job_id, JobStatus.PENDING, token=token)
 
     def retry(self, job_id: str) -> Job:
-        """Have a job that ended in error or was cancelled done again: it is pending in its old
-        place. `attempt` goes on, and deaths of workers are counted from 0 again; `past_attempts`
+        """Retry a job that ended in error or was cancelled: it is pending in its old place, and is
+        returned. `attempt` goes on, and deaths of workers are counted from 0 again; `past_attempts`
         keeps the ends of the last ones. Raises NotFound, and ImpossibleTransition for a job with
         another status.
         """
@@ -435,34 +430,25 @@ class Jobs:
         Raises InvalidName and InvalidValue, and Unavailable when the store is away at the end of
         `wait_s` or at a stop.
         """
-        from holdfast.domains.jobs.work import Stdin, WorkRequest, checked_command, checked_task
+        from holdfast.domains.jobs.work import WorkRequest, checked_command, checked_task
 
-        check_label(queue, "agent session")
-        if wait_s != wait_s or (limit is not None and limit < 1):
-            raise InvalidValue("give a wait_s that is a number, and a limit of at least 1")
-        if heartbeat_s is not None and not 0 < heartbeat_s < float("inf"):
-            raise InvalidValue(
-                "heartbeat_s must be a number above 0, and not infinite", field="heartbeat_s"
-            )
-        if stdin not in get_args(Stdin):
-            raise InvalidValue(f"stdin is {stdin!r}: use job, prompt or none", field="stdin")
+        request = WorkRequest(
+            queue=queue,
+            task=checked_task(task),
+            limit=limit,
+            wait_s=wait_s,
+            validate=None if validate is None else checked_command(validate, "validate"),
+            stdin=stdin,
+            heartbeat_s=heartbeat_s,
+            stop_fd=stop_fd,
+            adopts_orphans=adopts_orphans,
+            on_output=on_output,
+            on_event=on_event,
+        )
+        request.check()
         if self._worker is None:
             raise InvalidValue("only the jobs of a connection can be worked on: use hf.jobs")
-        return self._worker(
-            WorkRequest(
-                queue=queue,
-                task=checked_task(task),
-                limit=limit,
-                wait_s=wait_s,
-                validate=None if validate is None else checked_command(validate, "validate"),
-                stdin=stdin,
-                heartbeat_s=heartbeat_s,
-                stop_fd=stop_fd,
-                adopts_orphans=adopts_orphans,
-                on_output=on_output,
-                on_event=on_event,
-            )
-        )
+        return self._worker(request)
 
     def heartbeat(self, job_id: str, *, token: int) -> Job:
         """Give a sign of life for a running job, so that it does not count as idle, and return it.
@@ -605,7 +591,7 @@ class Jobs:
 
         return self._store.read(counts, scope=[JOBS])
 
-    def _change(self, body: Callable[[Tx], T], also: ExtraChange | None = None) -> T:
+    def _change(self, body: Callable[[Tx], T], also: transitions.ExtraChange | None = None) -> T:
         changed = self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
         # Only after a commit: a store that refuses the change gets no log beside it.
         self.unlogged = True

@@ -7,7 +7,7 @@ without a token on a job whose worker was too slow or counted as dead. Every oth
 refused and forgotten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -40,11 +40,11 @@ from holdfast.kernel.limits import (
     JOB_PAST_ERROR_BYTES_MAX,
 )
 from holdfast.kernel.names import check_label, check_text
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import Scope, Tx
 from holdfast.primitives.journal import Journal
 
 RETRIED = frozenset({JobStatus.ERROR, JobStatus.CANCELLED})
-"""What an operator may have tried again."""
+"""The statuses of jobs that an operator may retry."""
 _UNCLAIMED: dict[str, None] = dict.fromkeys(("token", "claimed_by", "lease_s", "waiting_since"))
 _NO_VERDICT: dict[str, None] = dict.fromkeys(("result", "error", "error_code"))
 
@@ -73,6 +73,15 @@ def verdict_of(
     if error_code is not None:
         check_label(error_code, "error code")
     return Verdict(wanted, result, error, error_code)
+
+
+class ExtraChange(Struct, frozen=True):
+    """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
+    and returns the job to be written.
+    """
+
+    scope: Scope
+    do: Callable[[Tx, Job], Job]
 
 
 class LateRefusal(Struct, frozen=True):

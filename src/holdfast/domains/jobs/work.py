@@ -4,17 +4,18 @@ The worker itself is in runtime/worker.py: it starts processes, which a domain d
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.domains.jobs.records import Job
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.names import check_label
 
 Handler: TypeAlias = Callable[[Job], str | None]
 Stdin: TypeAlias = Literal["job", "prompt", "none"]
 
 
 class WorkRequest(NamedTuple):
-    """The arguments of `Jobs.work`, checked."""
+    """The arguments of `Jobs.work`."""
 
     queue: str
     task: tuple[str, ...] | Handler
@@ -31,6 +32,18 @@ class WorkRequest(NamedTuple):
     @property
     def command(self) -> tuple[str, ...] | None:
         return self.task if isinstance(self.task, tuple) else None
+
+    def check(self) -> None:
+        """Raises InvalidName and InvalidValue for arguments that no worker can work with."""
+        check_label(self.queue, "agent session")
+        if self.wait_s != self.wait_s or (self.limit is not None and self.limit < 1):
+            raise InvalidValue("give a wait_s that is a number, and a limit of at least 1")
+        if self.heartbeat_s is not None and not 0 < self.heartbeat_s < float("inf"):
+            raise InvalidValue(
+                "heartbeat_s must be a number above 0, and not infinite", field="heartbeat_s"
+            )
+        if self.stdin not in get_args(Stdin):
+            raise InvalidValue(f"stdin is {self.stdin!r}: use job, prompt or none", field="stdin")
 
 
 class WorkReport(NamedTuple):

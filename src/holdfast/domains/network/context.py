@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast.kernel import errors
 from holdfast.kernel.holder import Holder, Processes, ThisProcess
@@ -11,7 +12,9 @@ from holdfast.kernel.settings import NetworkSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 
+P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H", bound="HasContext")
 
 Pid = int | ThisProcess | None
 """Whose death ends a claim: this process, another, or none."""
@@ -92,9 +95,39 @@ class NetworkContext(NamedTuple):
             raise
 
     def change(self, body: Callable[[], T]) -> T:
-        """The same for a body that changes something."""
+        """`read`, for a body that changes something."""
         try:
             return self.read(body)
         finally:
             if self.enabled:
                 self.after_change()
+
+
+class HasContext(Protocol):
+    """What has the methods that `reads` and `changes` decorate."""
+
+    _context: NetworkContext
+
+
+def reads(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
+    """Run a method by `NetworkContext.read`."""
+
+    @wraps(method)
+    def run(self: H, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._context.read(lambda: method(self, *args, **options))
+
+    return run
+
+
+def changes(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
+    """Run a method by `NetworkContext.change`.
+
+    No such method calls another one, since both would retry. None takes an iterator: the first try
+    would use it up.
+    """
+
+    @wraps(method)
+    def run(self: H, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._context.change(lambda: method(self, *args, **options))
+
+    return run

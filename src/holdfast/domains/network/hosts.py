@@ -48,7 +48,7 @@ def new_host(
 
 
 def new_hosts(items: Iterable[Mapping[str, Any]]) -> list[NewHost]:
-    """The same for a batch. Raises InvalidValue for an unknown or missing argument."""
+    """`new_host` for a batch. Raises InvalidValue for an unknown or missing argument."""
     required = ("host_name", "primary_ip", "connected_to", "mac_address")
     return [new_host(**item) for item in check_batch(items, "hosts", required, "additional_info")]
 

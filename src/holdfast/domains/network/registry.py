@@ -1,15 +1,20 @@
 """The registry: every operation on hosts, routers and neighbours, each one transaction."""
 
-import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from holdfast.domains.network.address import check_batch, normal_ip
-from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
+from holdfast.domains.network.context import (
+    NetworkContext,
+    Pid,
+    changes,
+    reads,
+    registry_errors,
+)
 from holdfast.domains.network.hosts import Hosts, new_host, new_hosts
 from holdfast.domains.network.leases import (
     Info,
@@ -39,11 +44,8 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode
 from holdfast.primitives.locks.inspect import LockStatus
 from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.statistics import LockStatistics, chosen_statistics
 from holdfast.primitives.locks.wait import OnWait
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Swept(NamedTuple):
@@ -59,34 +61,6 @@ class Counts(NamedTuple):
     hosts: int
     host_leases: int
     neighbor_leases: int
-
-
-def _reads(
-    method: Callable[Concatenate["Registry", P], T],
-) -> Callable[Concatenate["Registry", P], T]:
-    """Run a method with the errors and the retries of the registry, if it is switched on."""
-
-    @functools.wraps(method)
-    def run(self: "Registry", /, *args: P.args, **options: P.kwargs) -> T:
-        return self._context.read(lambda: method(self, *args, **options))
-
-    return run
-
-
-def _changes(
-    method: Callable[Concatenate["Registry", P], T],
-) -> Callable[Concatenate["Registry", P], T]:
-    """The same for a method that changes something.
-
-    No such method calls another one, since both would retry. None takes an iterator: the first try
-    would use it up.
-    """
-
-    @functools.wraps(method)
-    def run(self: "Registry", /, *args: P.args, **options: P.kwargs) -> T:
-        return self._context.change(lambda: method(self, *args, **options))
-
-    return run
 
 
 class Registry:
@@ -160,7 +134,7 @@ class Registry:
             return False
         return True
 
-    @_changes
+    @changes
     def register_host(
         self,
         host_name: str,
@@ -169,7 +143,7 @@ class Registry:
         mac_address: str,
         additional_info: Mapping[str, Any] | None = None,
     ) -> None:
-        """The same, but raises RegistryCollision, which names the field and the other host.
+        """Register a host. Raises RegistryCollision, which names the field and the other host.
 
         Addresses are compared without their mask and in one form, MACs too. `additional_info` is
         kept with the host; it cannot replace a core field.
@@ -196,7 +170,7 @@ class Registry:
         self._logger.info("hosts registered count=%d", len(new))
         return len(new)
 
-    @_changes
+    @changes
     def unregister_host(self, host_name: str, *, force: bool = False) -> bool:
         """Remove a host; False when there is none. Raises RegistryHeld when runs lease it, unless
         `force` ends their leases in the same transaction.
@@ -211,24 +185,24 @@ class Registry:
         return there
 
     def remove_host(self, host_name: str, *, force: bool = False) -> None:
-        """The same, but raises RegistryNotFound when there is no such host."""
+        """`unregister_host`, but raises RegistryNotFound when there is no such host."""
         if not self.unregister_host(host_name, force=force):
             raise no_such_host(host_name)
 
-    @_reads
+    @reads
     def get_host_info(self, host_name: str) -> Info | None:
         """A host as hosts.json shows it; None when there is none."""
         host = self._hosts.get(host_name)
         return None if host is None else write_host(host)
 
     def get_host(self, host_name: str) -> Info:
-        """The same, but raises RegistryNotFound when there is no such host."""
+        """`get_host_info`, but raises RegistryNotFound when there is no such host."""
         info = self.get_host_info(host_name)
         if info is None:
             raise no_such_host(host_name)
         return info
 
-    @_reads
+    @reads
     def list_all_hosts(
         self, *, router_name: str | None = None, damaged: Damage | None = None
     ) -> dict[str, Info]:
@@ -245,6 +219,7 @@ class Registry:
 
     # --- leases on source hosts ---
 
+    @changes
     def acquire_source_host_lease(
         self,
         run_id: str,
@@ -265,9 +240,8 @@ class Registry:
         that no other job acquired it in between. Raises RegistryNotFound, a ValueError, when the
         host is not registered.
         """
-        lease = {"host_name": host_name, "job_type": job_type, "router_name": router_name}
-        leases = [{**lease, "dscp": dscp}]
-        return self.acquire_source_host_leases(run_id, leases, pid=pid, ttl_s=ttl_s)[host_name]
+        request = lease_request(host_name, job_type, router_name, dscp)
+        return self._lease(run_id, [request], pid, ttl_s)[host_name]
 
     def acquire_source_host_leases(
         self,
@@ -284,7 +258,8 @@ class Registry:
         self._context.check_enabled()
         required = ("host_name", "job_type", "router_name")
         batch = check_batch(leases, "leases", required, "dscp")
-        return self._lease(run_id, [lease_request(**item) for item in batch], pid, ttl_s)
+        requests = [lease_request(**item) for item in batch]
+        return self._context.change(lambda: self._lease(run_id, requests, pid, ttl_s))
 
     def lease_hosts(
         self,
@@ -298,17 +273,18 @@ class Registry:
         ttl_s: float | None = None,
         detached: bool = False,
     ) -> dict[str, int]:
-        """The same for hosts that are used alike, each under its own router unless one is given."""
+        """`acquire_source_host_leases` for hosts that are used alike, each under its own router
+        unless one is given.
+        """
         self._context.check_enabled()
         if detached:
             self._check_detached(pid, ttl_s)
         requests = []
-        for name in dict.fromkeys(host_names):
+        for name in dict.fromkeys(_listed(host_names)):
             router = self.get_host(name)["connected_to"] if router_name is None else router_name
             requests.append(lease_request(name, job_type, router, dscp))
-        return self._lease(run_id, requests, pid, ttl_s)
+        return self._context.change(lambda: self._lease(run_id, requests, pid, ttl_s))
 
-    @_changes
     def _lease(
         self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
     ) -> dict[str, int]:
@@ -322,7 +298,7 @@ class Registry:
         ttl_s = self._context.settings.lease_ttl_s if ttl_s is None else ttl_s
         check_detached(pid, ttl_s, embedded=self._context.store.embedded)
 
-    @_changes
+    @changes
     def release_source_host_lease(self, run_id: str, host_name: str) -> tuple[int, bool]:
         """End a run's lease; return how many are left, and True when none is: the host may be taken
         down.
@@ -342,12 +318,12 @@ class Registry:
         self._logger.info("host lease released run=%s host=%s count=%d", run_id, host_name, count)
         return count, count == 0
 
-    @_reads
+    @reads
     def get_host_lease_count(self, host_name: str) -> int:
         """How many runs lease a host, without those known to be gone."""
         return self._host_leases.count(check_id(host_name, "host name"))
 
-    @_reads
+    @reads
     def list_host_leases(
         self, host_name: str | None = None, *, damaged: Damage | None = None
     ) -> dict[str, Info]:
@@ -359,7 +335,7 @@ class Registry:
 
     # --- neighbours. The host need not be registered: a neighbour may be foreign equipment. ---
 
-    @_changes
+    @changes
     def acquire_neighbor_lease(
         self,
         run_id: str,
@@ -382,7 +358,7 @@ class Registry:
         self._logger.info("neighbour leased run=%s entry=%s count=%d", run_id, key, count)
         return count
 
-    @_changes
+    @changes
     def release_neighbor_lease(
         self, run_id: str, host_name: str, neighbor_ip: str
     ) -> tuple[int, bool]:
@@ -406,7 +382,7 @@ class Registry:
         self._logger.info("neighbour released run=%s entry=%s count=%d", run_id, key, count)
         return count, held and count == 0
 
-    @_reads
+    @reads
     def list_neighbor_leases(self, *, damaged: Damage | None = None) -> dict[str, Info]:
         """Leases by neighbour entry, as neighbor_leases.json shows them; `dead` marks those that do
         not count. For `damaged` see `list_all_hosts`.
@@ -427,18 +403,17 @@ class Registry:
 
         A job that has them already gets its own grant; one release frees it. `timeout` 0 is a
         single try; the default is `lock_timeouts.router_lock` for one router, and
-        `router_lock_atomic` for several. `RouterLockOptions` has the options: `mode`, `priority`,
-        `job_type`, `ttl_s`, `pid`, `on_wait`, `stop_fd` and `detached`.
+        `router_lock_atomic` for several. For the options see `RouterLockOptions`.
 
         Raises RegistryLockTimeout, whose fields name the holders; RegistryDeadlock when the wait
         would never end; RegistryLost when the lock was taken away before this process could wake;
         RegistryNotFound when `pid` is not a live process.
         """
-        if timeout is None and len(router_names) == 1:
+        if timeout is None and len(_listed(router_names)) == 1:
             timeout = self._times.router_lock
         return self._lock(router_names, job_id, timeout, **options)
 
-    @_changes
+    @changes
     def _lock(
         self,
         names: Sequence[str],
@@ -468,14 +443,16 @@ class Registry:
         timeout: float | None = None,
         **options: Unpack[RouterLockOptions],
     ) -> bool:
-        """The same for several routers, all or none."""
+        """`acquire_router_lock` for several routers, all or none."""
         try:
             self._lock(router_names, job_id, timeout, **options)
         except RegistryLockTimeout as error:
             # The caller gets a bool, so the log is the place that names the holder.
             self._logger.info("routers not locked job=%s: %s", job_id, error.message)
             return False
-        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
+        self._logger.info(
+            "routers locked job=%s routers=%s", job_id, ",".join(_listed(router_names))
+        )
         return True
 
     def router_lock(
@@ -500,7 +477,7 @@ class Registry:
         timeout: float | None = None,
         **options: Unpack[RouterLockOptions],
     ) -> Iterator[Grant]:
-        """The same for several routers, all or none."""
+        """`router_lock` for several routers, all or none."""
         grant = self._lock(router_names, job_id, timeout, **options)
 
         def leave(*raised: Any) -> None:
@@ -522,20 +499,22 @@ class Registry:
         return bool(self.release_all_router_locks([router_name], job_id))
 
     def release_all_router_locks(self, router_names: Sequence[str], job_id: str) -> int:
-        """Release what the job holds of these routers; return how many."""
+        """`unlock_routers`, but returns how many; 0 when the job holds none of them."""
         try:
             return len(self.unlock_routers(router_names, job_id))
         except RegistryNotFound:
             return 0
 
-    @_changes
+    @changes
     def unlock_routers(self, router_names: Sequence[str], job_id: str) -> tuple[str, ...]:
-        """The same; return which. Raises RegistryNotFound when the job holds none of them."""
+        """Release what the job holds of these routers; return which. Raises RegistryNotFound when
+        it holds none of them.
+        """
         freed = self._routers.release(router_names, job_id)
         self._logger.info("routers unlocked job=%s routers=%s", job_id, ",".join(freed))
         return freed
 
-    @_reads
+    @reads
     def is_router_locked(self, router_name: str) -> bool:
         """Whether any job holds the router, in either mode."""
         return any(not hold.reclaimable for hold in self._locks.status(router_name).holds)
@@ -544,7 +523,7 @@ class Registry:
         """Who holds these routers and who waits for them; without names, of every lock that is held
         or waited for.
         """
-        names = list(router_names)
+        names = _listed(router_names)
         return self._context.read(
             lambda: [self._locks.status(name) for name in names] or self._locks.list_held()
         )
@@ -586,7 +565,7 @@ class Registry:
             return False
         return blocked is None
 
-    @_changes
+    @changes
     def wait_routers_free(
         self,
         router_names: Sequence[str],
@@ -597,9 +576,10 @@ class Registry:
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> Obstruction | None:
-        """The same; None when the routers were free, otherwise who held them when the time was
-        over. `float("inf")` waits without limit; the wait also ends when the descriptor `stop_fd`
-        becomes readable. Raises RegistryLockTimeout when the store was busy for too long.
+        """`wait_for_all_routers`, but None when the routers were free, otherwise who held them when
+        the time was over. `float("inf")` waits without limit; the wait also ends when the
+        descriptor `stop_fd` becomes readable. Raises RegistryLockTimeout when the store was busy
+        for too long.
         """
         return self._locks.wait_free(
             router_names,
@@ -610,7 +590,7 @@ class Registry:
             stop_fd=stop_fd,
         )
 
-    @_reads
+    @reads
     def router_statistics(
         self, router_names: Sequence[str] | None = None
     ) -> dict[str, LockStatistics]:
@@ -618,9 +598,7 @@ class Registry:
         timeouts, deaths, deadlocks, and histograms of the times of waits and holds.
         """
         found = self._locks.statistics()
-        if router_names is None:
-            return found
-        return {name: found.get(name, LockStatistics()) for name in router_names}
+        return found if router_names is None else chosen_statistics(_listed(router_names), found)
 
     # --- the whole registry ---
 
@@ -636,7 +614,7 @@ class Registry:
         self._logger.info("swept host_leases=%d neighbor_leases=%d", *swept)
         return swept
 
-    @_reads
+    @reads
     def counts(self) -> Counts:
         """How many hosts there are, and how many leases that count. Skips damaged records."""
         leases, neighbors = self._host_leases, self._neighbor_leases
@@ -645,6 +623,11 @@ class Registry:
     def close(self) -> None:
         """Stop renewing leases. Nothing is released."""
         self._renewer.close()
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    """The names. As for locks, a text is one name."""
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _neighbor(host_name: str, neighbor_ip: str) -> tuple[str, str]:

@@ -19,12 +19,13 @@ from holdfast.kernel.codec import to_plain
 from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.text import counted
 
-_STATES = {
+STATES = {
     Preempt.NONE: "runs",
     Preempt.REQUESTED: "was asked to yield",
     Preempt.YIELDED: "is yielding",
     Preempt.IGNORED: "has not yielded",
 }
+"""What a workflow does."""
 
 
 def describe_conflicts(conflicts: Sequence[Workflow], *, since: bool = False) -> str:
@@ -32,7 +33,7 @@ def describe_conflicts(conflicts: Sequence[Workflow], *, since: bool = False) ->
     return ", ".join(
         f"workflow {one.name} ({one.recipe}, {who(one.owner)}"
         + (f", since {one.started_at:%Y-%m-%d %H:%MZ}) " if since else ") ")
-        + (_STATES[one.preempt] if one.preemptible else "is not preemptible")
+        + (STATES[one.preempt] if one.preemptible else "is not preemptible")
         for one in conflicts
     )
 

@@ -28,6 +28,9 @@ _STATES: dict[str, tuple[Tone, str]] = {
 _ABOUT_AGENTS = ("agent.", "gateway.")
 """How the kinds of those journal entries begin whose subject is an agent."""
 
+_TROUBLED = 5
+"""How many of the agents that need attention are named; the others are only counted."""
+
 
 class AgentLine(Plain, frozen=True, kw_only=True):
     """One agent in a list."""
@@ -82,14 +85,14 @@ def agent_page(
     return AgentPage(total=hf.agents.count(), lines=lines, next=behind)
 
 
-def agent_census(hf: Holdfast, *, troubled_max: int = 5) -> AgentCensus:
+def agent_census(hf: Holdfast) -> AgentCensus:
     """Count the agents by state."""
     states: dict[str, int] = dict.fromkeys(_STATES, 0)
     troubled: list[AgentLine] = []
     for agent in _from(hf.agents, None):
         state = _state(hf, agent)
         states[state] += 1
-        if _STATES[state][0] == "bad" and len(troubled) < troubled_max:
+        if _STATES[state][0] == "bad" and len(troubled) < _TROUBLED:
             troubled.append(line_of(hf, agent))
     return AgentCensus(total=hf.agents.count(), states=states, troubled=tuple(troubled))
 

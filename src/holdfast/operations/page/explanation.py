@@ -1,8 +1,8 @@
-"""The answer to "why?": what is so, since when, what it means, and what can be done about it. The
-same shape for everything.
+"""The answer to "why?", in one shape for all things: their state, since when, what it means, and
+what can be done about it.
 
-No span of time is in the words: an instant is a fact of its own, so that a page can let it
-tick.
+The words have no span of time: an instant is a fact of its own, so that a page can keep the span up
+to date.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,13 +39,11 @@ class Action(Plain, frozen=True, kw_only=True):
     label: str
     effect: str
     epoch: int | None = None
-    """Of a gateway: the epoch that the decision is meant for."""
+    """For a gateway: the epoch that the decision is meant for."""
     by: str | None = None
-    """Of a resource: the one job that it is to be taken from, so that none suffers that has come
-    since.
-    """
+    """For a resource: the one job to take it from. A job that came since keeps it."""
     token: int | None = None
-    """Of a job: the attempt that is to end, so that the next one does not."""
+    """For a job: the attempt to end. A later attempt goes on."""
 
 
 class Why(Plain, frozen=True, kw_only=True):

@@ -1,13 +1,15 @@
 """Gateways for the page: how each is doing, what waits in its queue, and why nothing moves."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from holdfast.kernel.codec import Plain
+from msgspec.structs import replace
+
+from holdfast.domains.gateway import GatewayStatus
+from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.text import counted
+from holdfast.operations.gateways import RequestView
 from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
 
-Document = Mapping[str, Any]
 _PROMPT_CHARS = 2000
 
 
@@ -22,12 +24,12 @@ class GatewayLine(Plain, frozen=True, kw_only=True):
     tone: Tone
     state: str
     why: str
-    queue_depth: int
-    epoch: int
-    backend: str
-    address: str
-    running: bool
-    reconcile: bool
+    queue_depth: int = 0
+    epoch: int = 0
+    backend: str = ""
+    address: str = ""
+    running: bool = False
+    reconcile: bool = False
     """An operator must decide."""
 
 
@@ -40,8 +42,8 @@ class RequestLine(Plain, frozen=True, kw_only=True):
     state: str
     tone: Tone
     epoch: int
-    accepted_at: str
-    finished_at: str | None
+    accepted_at: Instant
+    finished_at: Instant | None
     error: str
     cancel: Action | None
 
@@ -54,39 +56,35 @@ class GatewayDetails(Plain, frozen=True, kw_only=True):
 
 
 def gateway_line(
-    agent: str, status: Document | None, *, silent: bool = False, name: str | None = None
+    agent: str, status: GatewayStatus | None, *, silent: bool = False, name: str | None = None
 ) -> GatewayLine:
     """A gateway by the status it gave, or left; `silent` when it did not answer in time. `name` is
     the agent's, if it is kept under another word.
     """
     tone, state, why = _state(status, silent)
-    found = status or {}
-    host, port = found.get("gateway_host"), found.get("gateway_port")
-    return GatewayLine(
-        agent=agent,
-        name=name or agent,
-        tone=tone,
-        state=state,
-        why=why,
-        queue_depth=int(found.get("queue_depth") or 0),
-        epoch=int(found.get("managed_agent_instance_epoch") or 0),
-        backend=str(found.get("backend") or ""),
+    line = GatewayLine(agent=agent, name=name or agent, tone=tone, state=state, why=why)
+    if status is None:
+        return line
+    host, port = status.gateway_host, status.gateway_port
+    return replace(
+        line,
+        queue_depth=status.queue_depth,
+        epoch=status.managed_agent_instance_epoch,
+        backend=status.backend,
         address=f"{host}:{port}" if host and port else "",
-        running=found.get("active_execution") == "running",
-        reconcile=found.get("request_admission") == "blocked_reconciliation",
+        running=status.active_execution == "running",
+        reconcile=status.request_admission == "blocked_reconciliation",
     )
 
 
 def gateway_details(
-    line: GatewayLine, status: Document | None, requests: Sequence[Document]
+    line: GatewayLine, status: GatewayStatus | None, requests: Sequence[RequestView]
 ) -> GatewayDetails:
     """A gateway, why it is as it is, and its requests, the newest first."""
-    old = [
-        one
-        for one in requests
-        if one.get("state") == "accepted" and int(one.get("epoch") or 0) < line.epoch
-    ]
-    detail = str((status or {}).get("detail") or "")
+    old = [one for one in requests if one.state == "accepted" and one.epoch < line.epoch]
+    detail, instance = "", ""
+    if status is not None:
+        detail, instance = status.detail, status.managed_agent_instance_id or ""
     why = Why(
         kind="gateway",
         name=line.agent,
@@ -101,7 +99,7 @@ def gateway_details(
             Fact(name="waiting and running", text=str(line.queue_depth)),
             Fact(name="epoch", text=str(line.epoch) if line.epoch else ""),
             Fact(name="kept under", text=line.agent if line.agent != line.name else ""),
-            Fact(name="instance", text=str((status or {}).get("managed_agent_instance_id") or "")),
+            Fact(name="instance", text=instance),
             Fact(name="backend", text=line.backend),
             Fact(name="address", text=line.address),
         ),
@@ -111,7 +109,7 @@ def gateway_details(
     return GatewayDetails(why=why, requests=tuple(_request(one) for one in reversed(requests)))
 
 
-def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
+def _state(status: GatewayStatus | None, silent: bool) -> tuple[Tone, str, str]:
     if silent:
         return "bad", "does not answer", "the gateway's process is there but gave no answer in time"
     if status is None:
@@ -120,8 +118,8 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
             "never served",
             "it has a folder, in which no gateway has written its status",
         )
-    if status.get("gateway_health") != "healthy":
-        depth = int(status.get("queue_depth") or 0)
+    if status.gateway_health != "healthy":
+        depth = status.queue_depth
         waits = (
             f"; {counted(depth, 'accepted request waits', 'accepted requests wait')} for the next "
             "one"
@@ -129,15 +127,15 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
             else ""
         )
         return ("bad" if depth else "idle"), "not attached", f"no gateway serves it now{waits}"
-    if status.get("request_admission") == "blocked_reconciliation":
+    if status.request_admission == "blocked_reconciliation":
         return (
             "bad",
             "blocked: decide",
             "the agent was replaced, and requests for the earlier instance wait",
         )
-    if status.get("request_admission") == "blocked_unavailable":
+    if status.request_admission == "blocked_unavailable":
         return "bad", "blocked: no agent", "the agent is not there, so nothing is accepted"
-    if status.get("active_execution") == "running":
+    if status.active_execution == "running":
         return "busy", "running", "the agent works on a request"
     return "good", "open", "it accepts requests, and nothing runs"
 
@@ -182,21 +180,19 @@ _TONES: dict[str, Tone] = {
 }
 
 
-def _request(one: Document) -> RequestLine:
-    state, request_id = str(one.get("state")), str(one.get("request_id"))
-    effect = f"{request_id} ends as failed, code cancelled, and never reaches the agent."
-    error = ": ".join(str(one[name]) for name in ("error_code", "error_detail") if one.get(name))
+def _request(one: RequestView) -> RequestLine:
+    effect = f"{one.request_id} ends as failed, code cancelled, and never reaches the agent."
     return RequestLine(
-        request_id=request_id,
-        kind=str(one.get("kind")),
-        prompt=str((one.get("payload") or {}).get("prompt") or "")[:_PROMPT_CHARS],
-        state=state,
-        tone=_TONES.get(state, "idle"),
-        epoch=int(one.get("epoch") or 0),
-        accepted_at=str(one.get("accepted_at")),
-        finished_at=one.get("finished_at"),
-        error=error,
-        cancel=Action(verb="cancel_request", subject=request_id, label="Cancel", effect=effect)
-        if state == "accepted"
+        request_id=one.request_id,
+        kind=one.kind,
+        prompt=str(one.payload.get("prompt") or "")[:_PROMPT_CHARS],
+        state=one.state,
+        tone=_TONES.get(one.state, "idle"),
+        epoch=one.epoch,
+        accepted_at=one.accepted_at,
+        finished_at=one.finished_at,
+        error=": ".join(text for text in (one.error_code, one.error_detail) if text),
+        cancel=Action(verb="cancel_request", subject=one.request_id, label="Cancel", effect=effect)
+        if one.state == "accepted"
         else None,
     )

@@ -1,7 +1,7 @@
 """A timeline of who held and who waited for what, put together from the journal and the lock table.
 
-An uncontended grant is not journalled, so of one that has ended and that nobody waited for there is
-nothing to show. A hold whose beginning or end is not in the journal is drawn from its first to
+An uncontended grant is not journalled. So nothing shows one that has ended, if nobody waited for
+it. A hold whose beginning or end is not in the journal is drawn from its first to
 its last mention, and says so.
 """
 
@@ -44,7 +44,7 @@ class Stretch(Plain, frozen=True, kw_only=True):
     how: str = ""
     """How it ended."""
     began_before: bool = False
-    """It is not known since when."""
+    """Its beginning is not known."""
 
 
 class Timeline(Plain, frozen=True, kw_only=True):
@@ -54,12 +54,12 @@ class Timeline(Plain, frozen=True, kw_only=True):
     since: Instant
     stretches: tuple[Stretch, ...]
     left_out: int
-    """Resources that there was no lane for."""
+    """How many resources got no lane."""
 
 
-def timeline(store: Store, locks: Locks, *, entries_max: int = PAGE_JOURNAL_MAX) -> Timeline:
+def timeline(store: Store, locks: Locks) -> Timeline:
     """Who held and who waited for what, as far back as the last entries of the journal go."""
-    entries = store.journal(limit=entries_max, reverse=True).entries[::-1]
+    entries = store.journal(limit=PAGE_JOURNAL_MAX, reverse=True).entries[::-1]
     history = _History()
     for entry in entries:
         history.take(entry)
@@ -130,7 +130,7 @@ class _History:
             self.holds.pop(key, None)
             found.append(Stretch(resource=key[0], job=key[1], what="hold", begin=since, end=None))
         for key, hold in self.holds.items():
-            # It is over, and the journal does not say since when.
+            # It has ended, and the journal does not say when.
             found.append(replace(hold, end=self._mentioned.get(key, hold.begin), how="released"))
         found += [wait for key, wait in self.waits.items() if key in waits]
         return sorted(found, key=lambda one: one.begin)

@@ -3,11 +3,10 @@ for.
 """
 
 from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
-from holdfast.domains.workflows.messages import describe_unknown
+from holdfast.domains.workflows.messages import STATES, describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known
-from holdfast.operations.workflows import STATES
 
 _TONES: dict[Preempt, Tone] = {
     Preempt.NONE: "good",

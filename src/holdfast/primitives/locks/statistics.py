@@ -5,12 +5,13 @@ and then, so that a grant does not pay for it. A killed process loses what it ha
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import add, attrgetter
 
 from holdfast.kernel.codec import Record
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.limits import LOCK_STATISTICS_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.names import check_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
 
@@ -52,6 +53,13 @@ class LockStatistics(Record, frozen=True, kw_only=True):
 
 
 LOCK_STATISTICS = Space("lock_statistics", LockStatistics, volatile=True)
+
+
+def chosen_statistics(
+    names: Iterable[str], found: Mapping[str, LockStatistics]
+) -> dict[str, LockStatistics]:
+    """The statistics of these names, also of those that were never locked. Raises InvalidName."""
+    return {check_label(name, "resource"): found.get(name, LockStatistics()) for name in names}
 
 
 class _Counts:

@@ -32,7 +32,6 @@ from holdfast.surfaces.cli.render import moment
 @store_options
 def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -> None:
     """Show the journal: every change, in the order in which they took effect."""
-    begin = None if request.since is None else _instant(request.since)
     tail = operations.tail_of(request, every=0)
     # Following waits for the program that makes the store, and pruning is a change.
     with connected(create=follow or prune) as hf:
@@ -41,6 +40,7 @@ def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -
             words = f"{counted(done.dropped, 'entry', 'entries')} dropped"
             answer(to_json(done) if as_json else words)
             return
+        begin = _since(hf, request)
         silent = True
         for entry in _entries(hf, follow, begin, request.subject, tail):
             click.echo(to_json(entry) if as_json else _line(entry))
@@ -78,8 +78,8 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) and " " not in value else to_json(value).decode()
 
 
-def _instant(text: str) -> datetime:
+def _since(hf: Holdfast, request: operations.ReadLog) -> datetime | None:
     try:
-        return operations.instant_of(text)
+        return operations.since_of(hf, request)
     except InvalidValue as error:
         raise click.BadParameter(error.message, param_hint="--since") from None

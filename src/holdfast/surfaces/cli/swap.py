@@ -7,7 +7,7 @@ import click
 from msgspec.structs import asdict, replace
 
 from holdfast.domains.workflows import Policy, Swap, SwapEvent, SwapMarker
-from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
+from holdfast.domains.workflows.messages import STATES, describe_orphan_load, describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE
@@ -183,7 +183,7 @@ def status(found: operations.SwapView, hf: Holdfast) -> None:
     facts = [("current", current), ("swap", under_way)]
     for workflow in found.workflows:
         words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, "
-        words += operations.STATES[workflow.preempt]
+        words += STATES[workflow.preempt]
         if found.swap is not None and waits_for(found.swap, workflow):
             words += f". The swap waits for it: {advice(workflow, in_the_way=True)}"
         facts.append(("workflow", words))

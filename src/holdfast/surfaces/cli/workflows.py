@@ -5,6 +5,7 @@ from functools import partial
 import click
 
 from holdfast.domains.workflows import Workflow
+from holdfast.domains.workflows.messages import STATES
 from holdfast.kernel.codec import to_json
 from holdfast.operations import workflows as operations
 from holdfast.operations.operation import Wait
@@ -102,7 +103,7 @@ def list_(found: list[Workflow]) -> None:
         ("workflow", "recipe", "state", "preemptible", "process", "ends", "token"),
         [
             [
-                *(workflow.name, workflow.recipe, operations.STATES[workflow.preempt]),
+                *(workflow.name, workflow.recipe, STATES[workflow.preempt]),
                 "yes" if workflow.preemptible else "no",
                 str(workflow.owner.pid),
                 short_moment(workflow.lease.expires_at) if workflow.lease.explicit else "with it",

@@ -11,6 +11,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import FromPath, PathParameter, QueryParameter
 
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.limits import (
@@ -23,6 +24,8 @@ from holdfast.kernel.limits import (
     PAGE_LINES,
 )
 from holdfast.kernel.store import Entry
+from holdfast.operations import gateways as operations
+from holdfast.operations.gateways import GatewayKey, ListRequests, RequestView
 from holdfast.operations.page.agents import (
     AgentCensus,
     AgentPage,
@@ -34,7 +37,6 @@ from holdfast.operations.page.agents import (
 )
 from holdfast.operations.page.explanation import Why
 from holdfast.operations.page.gateways import (
-    Document,
     GatewayDetails,
     GatewayLine,
     gateway_details,
@@ -70,7 +72,7 @@ class ShownJob(Plain, frozen=True, kw_only=True):
     """A job, and the last lines of its log."""
 
     job: JobDetails
-    log: list[Document]
+    log: list[dict[str, Any]]
 
 
 class AgentCounts:
@@ -99,7 +101,7 @@ class GatewayStatuses:
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
         self._mutex = threading.Lock()
-        self._asked: dict[str, tuple[float, Future[Document | None]]] = {}
+        self._asked: dict[str, tuple[float, Future[GatewayStatus | None]]] = {}
 
     def lines(self) -> list[GatewayLine]:
         """A line for each, by the agent's name."""
@@ -108,7 +110,7 @@ class GatewayStatuses:
         wait([future for future, started in new if started], timeout=PAGE_GATEWAY_S)
         return [self._line(name, future) for name, (future, _) in zip(names, new, strict=True)]
 
-    def one(self, agent: str) -> tuple[GatewayLine, Document | None]:
+    def one(self, agent: str) -> tuple[GatewayLine, GatewayStatus | None]:
         """The line of one gateway, and its status.
 
         Raises NotFound when this machine has no gateway of that agent.
@@ -124,13 +126,13 @@ class GatewayStatuses:
             wait([future], timeout=PAGE_GATEWAY_S)
         return self._line(agent, future), future.result() if future.done() else None
 
-    def _line(self, agent: str, future: "Future[Document | None]") -> GatewayLine:
+    def _line(self, agent: str, future: "Future[GatewayStatus | None]") -> GatewayLine:
         name = name_of(self._hf.agents, agent)
         if future.done():
             return gateway_line(agent, future.result(), name=name)
         return gateway_line(agent, None, silent=True, name=name)
 
-    def _ask(self, agent: str) -> "tuple[Future[Document | None], bool]":
+    def _ask(self, agent: str) -> "tuple[Future[GatewayStatus | None], bool]":
         """Its response, and whether it was asked just now: never again before it has answered."""
         with self._mutex:
             at_s, future = self._asked.get(agent, (0.0, None))
@@ -143,9 +145,9 @@ class GatewayStatuses:
         ).start()
         return future, True
 
-    def _answer(self, agent: str, future: "Future[Document | None]") -> None:
+    def _answer(self, agent: str, future: "Future[GatewayStatus | None]") -> None:
         try:
-            future.set_result(self._hf.gateway(agent).status())
+            future.set_result(operations.status(self._hf, GatewayKey(agent=agent)))
         except HoldfastError:
             # There never was one, or its response makes no sense: it is shown as never served.
             future.set_result(None)
@@ -266,17 +268,17 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
     def gateway(agent: _PathName) -> GatewayDetails:
         """A gateway, why it is as it is, and its newest requests."""
         line, status = gateways.one(agent)
-        requests: list[Document] = []
-        if status is not None and status.get("gateway_health") == "healthy":
+        requests: list[RequestView] = []
+        if status is not None and status.gateway_health == "healthy":
             # It may have gone since: the next refresh shows that.
             with suppress(Unavailable):
-                requests = list(hf.gateway(agent).requests(limit=_REQUESTS))
+                requests = operations.requests(hf, ListRequests(agent=agent, limit=_REQUESTS))
         return gateway_details(line, status, requests)
 
     return [why, job, gateway]
 
 
-def _log(hf: Holdfast, job_id: str) -> list[Document]:
+def _log(hf: Holdfast, job_id: str) -> list[dict[str, Any]]:
     """The last lines of a job's log; none for a store that keeps none."""
     if hf.job_log is None:
         return []
