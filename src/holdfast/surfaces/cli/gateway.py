@@ -52,7 +52,9 @@ class Here:
                 "--url needs --token-file, and the other way round: give both or neither"
             )
         self._url = url
-        self._token = None if token_file is None else token_file.read_text().strip()
+        self._token = None
+        if token_file is not None:
+            self._token = token_file.read_bytes().decode(errors="replace").strip()
 
     def gateway(self, agent: str) -> GatewayClient:
         """The client of an agent's gateway."""

@@ -42,6 +42,11 @@ expose_option = click.option(
 
 def check_host(host: str, *, expose: bool) -> None:
     """Raises InvalidValue for an address that other machines reach, unless that is intended."""
+    if not host:
+        # It would be every address, and is mostly a shell variable that was not set.
+        raise InvalidValue(
+            f"the host given is empty: name one, or leave it out for {LOOPBACK[0]}", field="host"
+        )
     if host not in LOOPBACK and not expose:
         raise InvalidValue(
             f"{host} can be reached from other machines, without TLS: serve at {LOOPBACK[0]} "
