@@ -360,8 +360,8 @@ def logs(
             raise operations.no_log()
         elif rebuild:
             number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
-            folder = str(hf.job_log.folder)
-            words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
+            folder = printable(str(hf.job_log.folder))
+            words = f"the log of {counted(number, 'job')} is written again: {folder}"
             answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
         else:
             hf.catch_up(wait=True)
