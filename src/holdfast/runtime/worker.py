@@ -22,6 +22,7 @@ from holdfast.kernel.errors import HoldfastError, Lost, Refused, Unavailable
 from holdfast.processes.trees import SharedTree
 from holdfast.runtime.attempt import Attempt, AttemptOutcome
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.outage import Outage
 from holdfast.stores.listener import readable
 
 T = TypeVar("T")
@@ -29,7 +30,6 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _VERDICT_TRIES = 30
 _LAST_EVENTS_S = 5.0
-_STORE_PAUSE_S = 0.5
 _PROMPT_CHARS_SHOWN = 60
 
 _log = logging.getLogger("holdfast.jobs")
@@ -56,11 +56,11 @@ class Worker:
         self._request = request
         self._registry_dir = registry_dir
         self._say = request.on_event or _log.info
-        self._store_away = False
         self._interruptible = False
         self._tally: Counter[str] = Counter()
         self._own_stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_fd = self._own_stop_fd if request.stop_fd is None else request.stop_fd
+        self._outage = Outage(self._say, lambda limit_s: readable([self._stop_fd], limit_s))
         # Before the tree is made: a signal that ended this process would leave the FIFO behind.
         self._handlers = {
             number: signal.signal(number, self._stop)
@@ -118,15 +118,9 @@ class Worker:
             except Unavailable as error:
                 if self._stopping() or not goes_on():
                     raise
-                if not self._store_away:
-                    self._say(f"{error.message}. This waits, and goes on when the store is back")
-                self._store_away = True
-                # A store that was away notifies nobody when it is back.
-                readable([self._stop_fd], _STORE_PAUSE_S)
+                self._outage.wait(error)
             else:
-                if self._store_away:
-                    self._say("the store is back")
-                self._store_away = False
+                self._outage.over()
                 return done
 
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
