@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -12,7 +12,6 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import (
     BrokerUnavailable,
     Corrupt,
-    HoldfastError,
     InvalidName,
     InvalidValue,
 )
@@ -24,7 +23,6 @@ from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import (
     access_in,
     actor_here,
-    gateway_agent,
     gateways_here,
     job_logs,
     load_settings,
@@ -267,17 +265,9 @@ class Holdfast:
         """An agent's gateway: found by its folder on this machine, or at an address with its token.
         Raises InvalidName.
         """
-        from holdfast.adapters.gateway_client import GatewayClient
-        from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+        from holdfast.runtime.gateway_identity import gateway_client
 
-        def key() -> str:
-            with suppress(HoldfastError):
-                record = self.agents.resolve(agent).record
-                return gateway_key(agent, record, self.settings, self.store)
-            return gateway_agent(agent)
-
-        root = gateway_place(self.settings, agent, key)
-        return GatewayClient(agent, root=root, url=url, token=token)
+        return gateway_client(agent, self.settings, lambda: nullcontext(self), url=url, token=token)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when

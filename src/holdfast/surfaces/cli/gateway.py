@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +14,12 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
-from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
-from holdfast.kernel.settings import Settings
+from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
 from holdfast.kernel.text import counted
 from holdfast.operations import gateways as operations
-from holdfast.runtime.configuration import gateway_agent, gateways_here
+from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
-from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+from holdfast.runtime.gateway_identity import gateway_client
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
@@ -59,19 +58,12 @@ class Here:
     def gateway(self, agent: str) -> GatewayClient:
         """The client of an agent's gateway."""
         settings = settings_here()
-        root = gateway_place(settings, agent, lambda: _key(agent, settings))
-        return GatewayClient(agent, root=root, url=self._url, token=self._token)
+        connection = partial(connected, settings, create=False)
+        return gateway_client(agent, settings, connection, url=self._url, token=self._token)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine."""
         return gateways_here(settings_here())
-
-
-def _key(agent: str, settings: Settings) -> str:
-    """The key of the agent's gateway, if the store answers: a gateway works without."""
-    with suppress(HoldfastError), closing(connected(settings, create=False)) as hf:
-        return gateway_key(agent, hf.agents.resolve(agent).record, settings, hf.store)
-    return gateway_agent(agent)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
