@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.adapters.server_folder import local_address
 from holdfast.adapters.upstream import http_url
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.domains.gateway.records import ReconcileAction, left_by
@@ -319,8 +320,7 @@ class GatewayClient:
                 agent=self.agent,
                 outcome="none",
             )
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
-        return Endpoint(host, instance.port, token)
+        return Endpoint(local_address(instance.host), instance.port, token)
 
     def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
         return Unavailable(

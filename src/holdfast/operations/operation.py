@@ -307,6 +307,13 @@ def json_fields(error: HoldfastError) -> dict[str, Any]:
     return fields
 
 
+def unexpected(error: Exception) -> HoldfastError:
+    """The error for a bug, as a client gets it: the message may hold what is not for everybody."""
+    return HoldfastError(
+        f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
+    )
+
+
 def operation(
     http: str | None = None,
     *,

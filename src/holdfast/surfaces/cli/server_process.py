@@ -35,7 +35,7 @@ from holdfast.surfaces.cli.output import answer, printable, remark
 from holdfast.surfaces.cli.serve import LOOPBACK
 from holdfast.surfaces.http.access import bearer_token
 from holdfast.surfaces.http.gateway import GatewaySide
-from holdfast.surfaces.http.http_server import HttpServer, bound, serve
+from holdfast.surfaces.http.http_server import HttpServer, bound, in_url, serve
 from holdfast.surfaces.http.server.application import ServerSide
 
 _log = logging.getLogger("holdfast.serve")
@@ -292,8 +292,7 @@ def _serve_requests(
 
 
 def _announce_gateway(agent: str, host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    answer(f"gateway of {agent} at http://{shown}:{port}")
+    answer(f"gateway of {agent} at http://{in_url(host)}:{port}")
     _warn_if_exposed(host)
 
 

@@ -17,7 +17,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
-from holdfast.operations.operation import json_fields
+from holdfast.operations.operation import json_fields, unexpected
 
 T = TypeVar("T")
 _Request = Request[Any, Any, Any]
@@ -104,10 +104,8 @@ def _on_nesting(_: _Request, __: RecursionError) -> Response[Problem]:
 
 
 def _on_bug(request: _Request, error: Exception) -> Response[Problem]:
-    # The client gets no more than the type: the message may hold what is not for everybody.
     _log.error("bug method=%s path=%s", request.method, request.url.path, exc_info=error)
-    message = f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
-    return _answer(500, Problem(code="error", message=message))
+    return _on_holdfast_error(request, unexpected(error))
 
 
 HANDLERS: dict[int | type[Exception], Any] = {
