@@ -19,6 +19,7 @@ from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
 from holdfast.kernel.errors import HoldfastError, Lost, Refused, Unavailable
+from holdfast.kernel.text import clipped
 from holdfast.processes.trees import SharedTree
 from holdfast.runtime.attempt import Attempt, AttemptOutcome
 from holdfast.runtime.connection import Holdfast
@@ -30,7 +31,6 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _VERDICT_TRIES = 30
 _LAST_EVENTS_S = 5.0
-_PROMPT_CHARS_SHOWN = 60
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -126,10 +126,7 @@ class Worker:
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
         """Make an attempt at a job and give its verdict; return the next job if one was picked."""
         started_s = time.monotonic()
-        prompt = " ".join(job.prompt.split())
-        if len(prompt) > _PROMPT_CHARS_SHOWN:
-            prompt = prompt[: _PROMPT_CHARS_SHOWN - 1] + "…"
-        self._say(f"job {job.job_id}, attempt {job.attempt}: {prompt}")
+        self._say(f"job {job.job_id}, attempt {job.attempt}: {clipped(job.prompt)}")
         try:
             self._through_outages(lambda: self._publish_start(job), lambda: True)
         except (Lost, Refused) as error:

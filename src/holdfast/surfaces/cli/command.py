@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 import click
 import msgspec
 
+from holdfast.kernel.clock import UNITS_S
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
@@ -35,7 +36,6 @@ _SENTENCE_CHARS = 1000
 """Longer than any sentence: click would cut it at the end of the line."""
 _SYNONYMS = {"ls": "list", "rm": "remove", "show": "get"}
 """What other programs call some commands, too unlike ours to be found by their letters."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -65,7 +65,7 @@ class Duration(click.ParamType[float]):
             found = _DURATION.fullmatch(value)
             if found is None:
                 self.fail(f"{value!r} is not a number such as 30 or 0.5", param, ctx)
-            seconds = float(found[1]) * _UNITS_S[found[2]]
+            seconds = float(found[1]) * UNITS_S[found[2]]
         if seconds != seconds:
             self.fail(f"{value} is not a number such as 30 or 0.5", param, ctx)
         if self._above_zero and not 0 < seconds < float("inf"):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.runtime.doctor import Finding, Severity, examine
 from holdfast.runtime.doctor.finding import exit_status
+from holdfast.surfaces.cli.command import json_option
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import printable
@@ -19,7 +20,7 @@ _INDENT = 19
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @store_options
 def doctor(as_json: bool) -> int:
     """Look for what is wrong here, and say how to fix it. Changes nothing.

@@ -15,7 +15,7 @@ from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
-from holdfast.kernel.text import counted
+from holdfast.kernel.text import clipped, counted
 from holdfast.operations import gateways as operations
 from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
@@ -25,7 +25,7 @@ from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import STDIN, answer, read_file
-from holdfast.surfaces.cli.render import clipped, pairs, short_moment, table
+from holdfast.surfaces.cli.render import pairs, short_moment, table
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 3600.0

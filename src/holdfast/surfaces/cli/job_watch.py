@@ -27,9 +27,9 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.outage import Outage
 from holdfast.surfaces.cli.command import Duration, json_option
 from holdfast.surfaces.cli.connection import connected, job_store_options
+from holdfast.surfaces.cli.job_run import EXIT_NOT_COMPLETED
 from holdfast.surfaces.cli.output import printable, remark
 
-EXIT_NOT_COMPLETED = 1
 _TIMED_OUT = STATUS["lock_timeout"].exit
 
 _log = logging.getLogger("holdfast.jobs")

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -23,7 +22,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.store import Damage
-from holdfast.kernel.text import counted
+from holdfast.kernel.text import clipped, counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
 from holdfast.operations.job_views import JobView, Pruned, Sent
@@ -41,7 +40,7 @@ from holdfast.surfaces.cli.output import (
     report_damage,
 )
 from holdfast.surfaces.cli.quick import pick_job
-from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table
 
 
 class _NoStatus(click.BadParameter):
@@ -359,7 +358,7 @@ def logs(
         elif hf.job_log is None:
             raise operations.no_log()
         elif rebuild:
-            number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
+            number = hf.job_log.rebuild(hf.log, hf.jobs.peek)
             folder = printable(str(hf.job_log.folder))
             words = f"the log of {counted(number, 'job')} is written again: {folder}"
             answer(to_json({"jobs": number, "folder": folder}) if as_json else words)

@@ -95,11 +95,5 @@ def short_moment(at: datetime) -> str:
     return at.strftime("%m-%d %H:%MZ") if sys.stdout.isatty() else moment(at)
 
 
-def clipped(text: str, width: int = 60) -> str:
-    """One line of a text, cut to a width."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
 def _cell(text: str) -> str:
     return printable(text.replace("\t", " ").replace("\n", " "))
