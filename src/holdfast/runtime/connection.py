@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.job_log import JobLog
     from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
-    from holdfast.domains.jobs import Job, Jobs
+    from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
     from holdfast.domains.jobs.events import Event
     from holdfast.domains.jobs.work import WorkReport, WorkRequest
@@ -95,6 +95,7 @@ class Holdfast:
         self.store = store
         self.settings = settings
         self.processes = processes
+        self._label = settings.actor or ""
         self._jobs_folder = jobs_folder
         self._mirrors: list[JournalMirror] = []
 
@@ -113,16 +114,10 @@ class Holdfast:
         """What every part is built on."""
         return self.store, self.log, self.processes
 
-    @property
-    def _label(self) -> str:
-        return self.settings.actor or ""
-
     @_Part
     def log(self) -> Journal:
         """The journal."""
-        return Journal(
-            self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal
-        )
+        return Journal(self.store, actor=self._label or actor_here(), keep=self.settings.journal)
 
     @_Part
     def jobs(self) -> "Jobs":
@@ -299,7 +294,7 @@ class Holdfast:
                 self.__dict__[name].unlogged = False
         if self.job_log is None:
             return []
-        trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
+        trouble = self.job_log.catch_up(self.log, self.jobs.peek, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
 
     def send_events(self, event: "Event | None" = None) -> int:
@@ -325,11 +320,6 @@ class Holdfast:
             raise InvalidValue(f"{unsent}{error.message}", **error.fields) from None
         finally:
             sender.close()
-
-    def _job(self, job_id: str) -> "Job | None":
-        with suppress(Corrupt):
-            return self.jobs.peek(job_id)
-        return None
 
     def close(self) -> None:
         """Close the store. Calling it again is harmless."""
