@@ -18,11 +18,11 @@ from holdfast.kernel.holder import attempt_tree
 from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import SharedTree
+from holdfast.runtime.configuration import REGISTRY_DIR_ENV
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.listener import readable
 
 RESULT_CHARS_MAX = 2000
-REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
 _VARIABLE_BYTES_MAX = 64 << 10
 """Linux starts no program with a variable above 128 kB. The whole job is on standard input."""
 _RETRY_LISTEN_S = 0.5

@@ -8,11 +8,10 @@ import click
 from click.core import ParameterSource
 
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.configuration import REGISTRY_DIR_ENV, load_settings
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import hints
 from holdfast.surfaces.cli.output import remark
-from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, r
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.output import STDIN, answer, read_file
+from holdfast.surfaces.cli.output import STDIN, answer, read_file, working
 from holdfast.surfaces.cli.render import pairs, short_moment, table
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -171,7 +171,7 @@ def prompt(
     if not wait:
         answer(to_json(accepted) if as_json else accepted.request_id)
         return EXIT_DONE
-    with _waiting_for(f"{whole.agent} to answer {accepted.request_id}"):
+    with working(f"waiting for {whole.agent} to answer {accepted.request_id}"):
         ended = _request(here, whole.agent, accepted.request_id, wait_s)
     return _show_ended(ended, as_json)
 
@@ -200,7 +200,7 @@ def interrupt(request: operations.InterruptAgent, wait: bool, wait_s: float, as_
     stopped = result.get("stopped")
     waited = bool(wait and stopped)
     if waited:
-        with _waiting_for(f"{stopped} to end"):
+        with working(f"waiting for {stopped} to end"):
             left_s = max(deadline - time.monotonic(), 0)
             ended = _request(here, agent, str(stopped), left_s)
     if result.get("disposition") != "accepted":
@@ -217,19 +217,6 @@ def _request(here: Here, agent: str, request_id: str, wait_s: float) -> dict[str
     request = operations.GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
     plain: dict[str, Any] = to_plain(operations.request(here, request))
     return plain
-
-
-@contextmanager
-def _waiting_for(what: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for, and wipe it away afterwards."""
-    shown = sys.stderr is not None and sys.stderr.isatty()
-    if shown:
-        click.echo(f"waiting for {what} ...", err=True, nl=False)
-    try:
-        yield
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _show_ended(request: dict[str, Any], as_json: bool) -> int:

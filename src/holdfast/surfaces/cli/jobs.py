@@ -40,7 +40,7 @@ from holdfast.surfaces.cli.output import (
     report_damage,
 )
 from holdfast.surfaces.cli.quick import pick_job
-from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table, value_text
 
 
 class _NoStatus(click.BadParameter):
@@ -140,19 +140,13 @@ def get(job: JobView, hf: Holdfast) -> None:
     if survivors:
         left = survivors_named(survivors)
         facts["waits_for"] = f"{left}, which an earlier attempt left; the next pick here ends them"
-    pairs([(name, _shown(value)) for name, value in facts.items()])
+    pairs([(name, value_text(value)) for name, value in facts.items()])
 
 
 def _late(late: LateResult) -> str:
     detail = late.result if late.status is JobStatus.COMPLETED else late.error
     words = f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}"
     return f"{words}: {detail}" if detail else words
-
-
-def _shown(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
 
 
 @jobs.command()

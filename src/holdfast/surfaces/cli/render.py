@@ -85,6 +85,13 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}  {lines}")
 
 
+def value_text(value: object) -> str:
+    """A value for people; `-` where there is none."""
+    if value is None or value == "" or value == []:
+        return "-"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def moment(at: datetime | None) -> str:
     """An instant to the second, in UTC."""
     return "-" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
