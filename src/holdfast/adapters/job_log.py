@@ -76,7 +76,9 @@ class JobLog:
         self.folder = folder
         self._access = access
         self._beside = beside
-        self._cursor_path = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
+        # A path may have bytes of any encoding.
+        name = sha256(store.encode(errors="surrogateescape")).hexdigest()[:12]
+        self._cursor_path = folder / f".cursor-{name}"
         self._warned = ""
 
     def catch_up(

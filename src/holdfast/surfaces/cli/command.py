@@ -11,6 +11,7 @@ are only the functions that show a result to people, and commands that wait, str
 
 import enum
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -76,6 +77,13 @@ class Duration(click.ParamType[float]):
             example = f"give seconds from {self._least:g} {end}, such as 30 or 0.5"
             self.fail(f"{value} is not possible: {example}", param, ctx)
         return seconds
+
+
+class _WholeRange(click.IntRange):
+    """A whole number. A greater one than a store or Python counts to means the greatest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return min(super().convert(value, param, ctx), sys.maxsize)
 
 
 class CommandGroup(click.Group):
@@ -307,7 +315,7 @@ class _Place(msgspec.Struct, frozen=True):
             )
         if self.kind is int:
             bounds = self.marker.bounds(least, most) if isinstance(self.marker, Flag) else None
-            return click.INT if bounds is None else click.IntRange(*cast("Any", bounds))
+            return click.INT if bounds is None else _WholeRange(*cast("Any", bounds))
         return click.STRING
 
     def value(self, value: Any, given: dict[str, Any]) -> Any:
