@@ -91,8 +91,8 @@ def _pick(options: dict[str, str]) -> int | None:
 
     if "store" not in options and os.environ.get(REGISTRY_DIR_ENV):
         return None
-    hints.given.clear()
-    hints.given.update({name: options[name] for name in ("store", "namespace") if name in options})
+    hints.chosen.clear()
+    hints.chosen.update({name: options[name] for name in ("store", "namespace") if name in options})
     with connect(options.get("store"), namespace=options.get("namespace")) as hf:
         _quieten_driver()
         # As the full program says it, without loading `logging`.

@@ -12,7 +12,7 @@ from holdfast.kernel.limits import SERVER_PORT
 from holdfast.kernel.text import installing
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import server_root
-from holdfast.surfaces.cli.connection import connected, given, settings_here, store_options
+from holdfast.surfaces.cli.connection import connected, settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import answer
 
@@ -114,8 +114,6 @@ def serve(
         from holdfast.surfaces.cli.server_process import allow_descriptors, serve_store
     if log_json:
         log_json_lines()
-    if given().registry_dir is not None:
-        raise InvalidValue("a folder of jobs is not served: give a --store", field="registry_dir")
     # Before the store is opened: it opens files for each thread.
     allow_descriptors()
     with connected() as hf:
