@@ -41,7 +41,7 @@ from typing import (
 
 import msgspec
 
-from holdfast.kernel.codec import Plain, to_plain
+from holdfast.kernel.codec import Plain, encodable, to_plain
 from holdfast.kernel.errors import STATUS, HoldfastError
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def json_fields(error: HoldfastError) -> dict[str, Any]:
         try:
             fields[name] = to_plain(value)
         except (TypeError, ValueError):
-            fields[name] = str(value)
+            fields[name] = encodable(str(value))
     return fields
 
 

@@ -14,7 +14,7 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 
-from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.codec import Plain, encodable, to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.operations.operation import json_fields, unexpected
@@ -82,7 +82,8 @@ def _answer(status: int, problem: Problem, headers: Any = None) -> Response[Prob
 
 
 def _on_holdfast_error(_: _Request, error: HoldfastError) -> Response[Problem]:
-    problem = Problem(code=error.code, message=error.message, fields=json_fields(error))
+    message = encodable(error.message)
+    problem = Problem(code=error.code, message=message, fields=json_fields(error))
     return _answer(status_of(error).http, problem)
 
 

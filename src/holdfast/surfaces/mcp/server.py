@@ -14,7 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
-from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.codec import encodable, to_json, to_plain
 from holdfast.kernel.errors import (
     EXIT_BUG,
     EXIT_DONE,
@@ -153,7 +153,7 @@ def _refused(
 ) -> types.CallToolResult:
     problem = {
         "code": error.code,
-        "message": complete(error.message),
+        "message": encodable(complete(error.message)),
         "fields": json_fields(error),
         "next": _next(error),
     }
