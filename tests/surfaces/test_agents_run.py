@@ -545,6 +545,7 @@ def test_what_is_said_of_its_terminal_is_in_its_manifest(bench: AgentBench) -> N
     [
         (["--ready-regex", "("], "ready_regex"),
         (["--ready-regex", " "], "ready_regex"),
+        (["--ready-regex", "\udcff"], "not UTF-8"),
         (["--interrupt-key", "C-z"], "C-z"),
         (["--settle", "0"], "--settle"),
         (["--settle", "nan"], "settle"),
@@ -561,6 +562,17 @@ def test_what_cannot_be_said_of_a_terminal_is_one_error_and_nothing_is_started(
     assert (ran.status, ran.out) == (2, "") and names in ran.err and "Traceback" not in ran.err
     assert bench.tmux.sessions() == set() and bench.own_folders() == []
     assert [entry for batch in bench.hf.log.since() for entry in batch.entries] == []
+
+
+def test_what_is_not_utf_8_is_one_error_and_no_agent(bench: AgentBench) -> None:
+    """A manifest is JSON, which can carry no other bytes."""
+    ran = bench("agents", "run", "gpu", "--", "touch", "begun", "\udcff")
+    assert ran.status == 2 and "not UTF-8" in ran.err
+    folder = bench.folder / "odd-\udcff"
+    folder.mkdir()
+    ran = bench("agents", "run", "gpu", "--", "touch", f"{bench.folder}/begun", cwd=folder)
+    assert ran.status == 2 and "not UTF-8" in ran.err
+    assert not (bench.folder / "begun").exists() and bench.hf.agents.list_agents() == []
 
 
 def test_an_agent_without_a_terminal_gets_no_hint_about_one(bench: AgentBench) -> None:

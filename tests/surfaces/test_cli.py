@@ -320,6 +320,14 @@ def test_both_parsers_tell_the_version(holdfast: CommandLine) -> None:
     assert holdfast("--version") == holdfast("-v", "--version")
 
 
+def test_a_number_beyond_all_counts_is_the_greatest(holdfast: CommandLine) -> None:
+    job_id = holdfast("jobs", "register", "--prompt", "x", "--queue", "q").out.strip()
+    most = "9" * 20
+    assert job_id in holdfast("jobs", "list", "--limit", most).out
+    assert holdfast("log", "--tail", most).out == holdfast("log").out != ""
+    assert holdfast("log", "--subject", job_id, "--tail", most).out == holdfast("log").out
+
+
 def test_the_process_that_picks_is_recorded_and_shown(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     pid = os.getpid()

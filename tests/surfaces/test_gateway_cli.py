@@ -304,9 +304,11 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
+        (["--adapter", "rest", "--url", "http://a..b", "--terminal", "t"], "no URL"),
         (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "--answer-timeout"),
         (["--adapter", "managed", "--base-url", "http://h"], "needs --agent-ref"),
         (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "--expose"),
+        (["--adapter", "command", "--host", "", "--expose", "--", "ls"], "the host given is empty"),
         (
             ["--adapter", "command", "--expose", "--host", "192.0.2.1", "--", "ls"],
             "cannot listen",
@@ -319,6 +321,27 @@ def test_wrong_options_fail_in_one_line(tmp_path: Path, words: list[str], says: 
     assert says in said.err
     assert len(said.err.splitlines()) == 1
     assert not list(tmp_path.rglob("current-instance.json"))
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "says"),
+    [
+        ("http://a..b:9100", b"x", "no address of a gateway"),
+        (f"http://{'a' * 64}:9100", b"x", "no address of a gateway"),
+        ("http://127.0.0.1:9100", b"\xff", "the token has characters"),
+        ("http://127.0.0.1:9100", "€".encode(), "the token has characters"),
+        ("http://127.0.0.1:9100", b"a\nb", "the token has characters"),
+    ],
+)
+def test_a_wrong_address_or_token_fails_in_one_line(
+    tmp_path: Path, url: str, token: bytes, says: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(token)
+    words = ("gateway", "status", AGENT, "--url", url, "--token-file", str(path))
+    said = CommandLine(tmp_path)(*words)
+    assert (said.status, len(said.err.splitlines())) == (2, 1), said
+    assert says in said.err
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Batch, Entry
 from holdfast.primitives.queue import RequestState
 from holdfast.surfaces.http.access import bearer_token, same_token, served_hosts
-from holdfast.surfaces.http.events import behind, event_id, place_of
+from holdfast.surfaces.http.events import event_id, place_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
@@ -579,8 +579,8 @@ def test_an_event_id_is_a_place_and_a_revision() -> None:
         )
 
     batch = Batch([entry(n) for n in (5, 7, 6)], "6.0")
-    assert [e.revision for e in behind(batch, 7)] == [6]
-    assert [e.revision for e in behind(batch, 0)] == [5, 7, 6]
+    assert [e.revision for e in batch.behind(7)] == [6]
+    assert [e.revision for e in batch.behind(0)] == [5, 7, 6]
     assert place_of(event_id("", 0)) == ("", 0)
     assert place_of(event_id("12.3", 4)) == ("12.3", 4)
     with pytest.raises(InvalidValue):

@@ -83,10 +83,10 @@ def test_what_the_environment_chose_is_not_repeated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def given() -> Iterator[None]:
-    hints.given.clear()
-    hints.given["store"] = "sqlite:x"
+    hints.chosen.clear()
+    hints.chosen["store"] = "sqlite:x"
     yield
-    hints.given.clear()
+    hints.chosen.clear()
 
 
 @pytest.mark.usefixtures("given")
@@ -123,7 +123,7 @@ def test_only_commands_about_a_store_are_completed(text: str, completed: str) ->
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
-    hints.given["store"] = url
+    hints.chosen["store"] = url
     logged = hints.completed("`holdfast log`")
     assert "s3c" not in logged and "***" in logged and "me" in logged
 

@@ -127,6 +127,21 @@ def test_a_folder_that_cannot_be_written_is_a_warning_and_the_job_runs(
     )
 
 
+def test_a_folder_whose_name_is_not_utf_8_is_shown(holdfast: CommandLine, tmp_path: Path) -> None:
+    holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = f"{tmp_path}/odd-\udcff"
+    register(holdfast)
+    rebuilt = json.loads(holdfast("jobs", "logs", "--rebuild", "--json").out)
+    assert rebuilt == {"jobs": 1, "folder": f"{tmp_path}/odd-\\udcff"}
+
+
+def test_a_store_whose_name_is_not_utf_8_has_a_log(tmp_path: Path) -> None:
+    holdfast = CommandLine(
+        tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/odd-\udcff.sqlite", **NOWHERE
+    )
+    job_id = register(holdfast)
+    assert json.loads(holdfast("jobs", "logs", job_id, "--json").out)["event"] == "registered"
+
+
 def test_rebuilding_restores_what_was_damaged_and_keeps_what_is_older_than_the_journal(
     tmp_path: Path,
 ) -> None:

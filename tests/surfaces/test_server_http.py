@@ -251,6 +251,12 @@ def test_clients_leave_the_port_out_that_is_https_own() -> None:
     assert "localhost" not in served_hosts("127.0.0.1", 8470)
 
 
+def test_an_error_that_names_a_path_which_is_not_utf_8_is_that_error(tmp_path: Path) -> None:
+    with connect(f"sqlite:{tmp_path}/odd-\udcff.sqlite") as hf, served(hf) as world:
+        answer = world.http.get("/v1/jobs/none/log")
+    assert answer.status_code == 404 and "odd-\\udcff" in answer.json()["message"]
+
+
 def test_a_missing_body_is_refused_with_the_missing_fields(small: Served) -> None:
     response = small.http.post("/v1/locks/acquire")
     assert (

@@ -62,6 +62,19 @@ def serving(say: CommandLine, *words: str) -> Iterator[Server]:
         process.communicate()
 
 
+def test_a_store_in_a_folder_whose_name_is_not_utf_8_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / "odd-\udcff"
+    folder.mkdir()
+    say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{folder}/store.sqlite")
+    process = say.start("serve", "--json", "--port", "0")
+    try:
+        assert process.stdout is not None
+        assert "odd-\\udcff/" in json.loads(process.stdout.readline())["token_file"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_it_serves_with_its_own_token_and_ends_on_a_signal(
     say: CommandLine, tmp_path: Path
 ) -> None:

@@ -354,6 +354,20 @@ def test_what_was_made_in_a_call_that_is_taken_back_is_undone(session: Session) 
     assert len(session.hf.locks.status("x").holds) == 1
 
 
+def test_an_error_that_names_a_path_which_is_not_utf_8_is_that_error(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> ToolResult:
+        raise StoreUnavailable("odd-\udcff is gone", path="odd-\udcff")
+
+    monkeypatch.setitem(TOOLS, "whoami", fail)
+    answer = Calls(session).run_here("whoami", {}, Call()).structured_content
+    assert answer is not None
+    error, [notice] = answer["error"], answer["pending"]
+    assert (error["code"], error["fields"]) == ("store_unavailable", {"path": "odd-\\udcff"})
+    assert "odd-\\udcff is gone" in error["message"] and "odd-\\udcff" in notice["message"]
+
+
 def test_a_withdrawn_call_does_not_use_up_a_notice(session: Session) -> None:
     held = session.hf.locks.acquire("x", by="other")
     handle = ask(session, "acquire", Call(), names=["x"])["handle"]

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.adapters.server_folder import local_address
+from holdfast.adapters.upstream import http_url
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.domains.gateway.records import ReconcileAction, left_by
 from holdfast.domains.gateway.request import check_prompt
@@ -318,8 +320,7 @@ class GatewayClient:
                 agent=self.agent,
                 outcome="none",
             )
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
-        return Endpoint(host, instance.port, token)
+        return Endpoint(local_address(instance.host), instance.port, token)
 
     def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
         return Unavailable(
@@ -330,18 +331,20 @@ class GatewayClient:
 
 
 def _address(url: str, token: str) -> Endpoint:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if host is None or parts.scheme not in ("http", "https") or parts.path.strip("/"):
+    parts = http_url(url)
+    if parts is None or parts.path.strip("/"):
         raise InvalidValue(
             f"{url[:100]!a} is no address of a gateway: write it like http://127.0.0.1:9100",
             field="url",
         )
+    if not token.isascii() or not token.isprintable():
+        raise InvalidValue(
+            "the token has characters that no token of a gateway has: give the one in its token "
+            "file",
+            field="token",
+        )
     secure = parts.scheme == "https"
-    return Endpoint(host, port or (443 if secure else 80), token, secure)
+    return Endpoint(parts.hostname or "", parts.port or (443 if secure else 80), token, secure)
 
 
 def _path_of(request_id: str) -> str:

@@ -108,10 +108,8 @@ class GatewayMirror:
             self._folder.write_instance(instance)
             self._instance = instance
         while (batch := self._behind()).entries:
-            revisions = [entry.revision for entry in batch.entries]
             # The first batch begins at the cursor of the last line: skip what was written before.
-            begin = revisions.index(self._after) + 1 if self._after in revisions else 0
-            entries = batch.entries[begin:]
+            entries = batch.behind(self._after)
             mine = [entry for entry in entries if entry.data.get("agent") == self._gateway.agent]
             if mine:
                 place = b'{"cursor":' + to_json(self._cursor) + b","

@@ -26,6 +26,7 @@ from holdfast.domains.jobs.records import Job, JobStatus, shown
 from holdfast.domains.jobs.transitions import as_registered
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import (
+    Corrupt,
     EnvironmentUnavailable,
     HoldfastError,
     InvalidName,
@@ -60,6 +61,7 @@ _TAIL_BYTES = 256 << 10
 """How much of a log is searched, beyond the length of the new lines, for lines that are there."""
 
 Lookup = Callable[[str], Job | None]
+"""Finds a job. It may raise Corrupt: the log has what the journal says, all the same."""
 
 
 class JobLog:
@@ -74,7 +76,9 @@ class JobLog:
         self.folder = folder
         self._access = access
         self._beside = beside
-        self._cursor_path = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
+        # A path may have bytes of any encoding.
+        name = sha256(store.encode(errors="surrogateescape")).hexdigest()[:12]
+        self._cursor_path = folder / f".cursor-{name}"
         self._warned = ""
 
     def catch_up(
@@ -123,7 +127,7 @@ class JobLog:
                     cursor = batch.cursor
                     _group(batch.entries, found)
                 for job_id, entries in found.items():
-                    self._write_again(job_id, entries, lookup(job_id))
+                    self._write_again(job_id, entries, _found(job_id, lookup))
                 self._put(self._cursor_path, {"cursor": cursor})
                 return len(found)
         except LockTimeout:
@@ -232,7 +236,7 @@ class JobLog:
         new = [entry for entry, line in zip(entries, lines, strict=True) if line not in known]
         registered = any(entry.kind == "job.registered" for entry in new)
         if registered or not (home / "meta.json").exists():
-            self._put_meta(job_id, entries[0], lookup(job_id))
+            self._put_meta(job_id, entries[0], _found(job_id, lookup))
         _append_lines(path, [_line(entry) for entry in new], self._access)
         if self._beside is not None:
             published = [entry.data for entry in new if entry.kind == "job.published"]
@@ -277,6 +281,12 @@ class JobLog:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
+
+
+def _found(job_id: str, lookup: Lookup) -> Job | None:
+    with contextlib.suppress(Corrupt):
+        return lookup(job_id)
+    return None
 
 
 def _group(entries: Iterable[Entry], into: dict[str, list[Entry]]) -> dict[str, list[Entry]]:

@@ -21,6 +21,11 @@ _TIMEOUT_S = 5.0
 _REFUSED = 401
 
 
+def local_address(host: str) -> str:
+    """The address to reach from this machine what is bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 class ServerInstance(Plain, frozen=True, kw_only=True):
     schema_version: int = 1
     process: Holder
@@ -30,7 +35,7 @@ class ServerInstance(Plain, frozen=True, kw_only=True):
     @property
     def reached_at(self) -> str:
         """The address to reach it from this machine."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return local_address(self.host)
 
 
 class ServerFolder:

@@ -34,8 +34,13 @@ class Upstream:
             raise Unavailable(
                 f"this adapter needs httpx: {installing('server')}", outcome="none"
             ) from None
-        parts = _parts(base_url)
-        assert parts.hostname is not None
+        parts = http_url(base_url)
+        if parts is None:
+            raise InvalidValue(
+                f"{base_url.rpartition('@')[2][:100]!a} is no URL of a server: write it like "
+                "http://127.0.0.1:9889",
+                field="url",
+            )
         # Without the user's name and password: it is shown in errors, status and journal.
         self.base_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         account = (unquote(parts.username or ""), unquote(parts.password or ""))
@@ -44,7 +49,7 @@ class Upstream:
         self._client = httpx.Client(
             auth=account if any(account) else None,
             timeout=timeout_s,
-            trust_env=not on_loopback(parts.hostname),
+            trust_env=not on_loopback(parts.hostname or ""),
             transport=None,
             follow_redirects=False,
         )
@@ -98,19 +103,15 @@ class Upstream:
             ) from None
 
 
-def _parts(url: str) -> SplitResult:
+def http_url(text: str) -> SplitResult | None:
+    """The parts of an HTTP URL with a host; None for any other text."""
     try:
-        parts = urlsplit(url)
-        # An invalid port raises ValueError only when it is read.
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = urlsplit(text)
+        # An invalid port, and a host without an encoding, raise ValueError only when they are used.
+        is_url = parts.scheme in ("http", "https") and parts.port != 0
+        return parts if is_url and (parts.hostname or "").encode("idna") else None
     except ValueError:
-        known = False
-    if not known:
-        raise InvalidValue(
-            f"{url.rpartition('@')[2][:100]!a} is no URL of a server: write it like http://127.0.0.1:9889",
-            field="url",
-        )
-    return parts
+        return None
 
 
 def on_loopback(host: str) -> bool:

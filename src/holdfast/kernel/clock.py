@@ -106,4 +106,6 @@ def ago(now: datetime, seconds: float) -> datetime:
         return BEGINNING
 
 
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""The units of spans of time, as users write them: 90s, 15m, 2h, 7d."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)

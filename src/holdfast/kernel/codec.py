@@ -68,6 +68,13 @@ def to_plain(value: Any) -> Any:
     return msgspec.json.decode(_encoder.encode(value))
 
 
+def encodable(text: str) -> str:
+    """The text with halves of surrogate pairs written out, which no encoding carries. Bytes of
+    another encoding in a path or on a command line come as such.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def json_bytes(value: Any) -> int:
     """The bytes of a value as JSON in UTF-8. Raises InvalidValue for what cannot be JSON."""
     try:

@@ -41,6 +41,8 @@ class Status(NamedTuple):
 EXIT_DONE = 0
 EXIT_NOTHING_TO_TAKE = 3
 """Not an error: the queue was empty."""
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h: nothing that a script could deal with."""
 
 STATUS: dict[str, Status] = {}
 """By code. An exit status is 0 for done, 1 not found or an impossible status, 2 usage, 3 nothing to

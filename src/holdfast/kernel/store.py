@@ -59,6 +59,11 @@ class Batch(NamedTuple):
     entries: list[Entry]
     cursor: Cursor
 
+    def behind(self, revision: int) -> list[Entry]:
+        """The entries behind a revision; all of them when it is not among them."""
+        revisions = [entry.revision for entry in self.entries]
+        return self.entries[revisions.index(revision) + 1 if revision in revisions else 0 :]
+
 
 class ReadTx(Protocol):
     """One consistent view of the store."""

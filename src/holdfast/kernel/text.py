@@ -87,6 +87,12 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
+def clipped(text: str, width: int = 60) -> str:
+    """One line of a text, cut to a width."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
 def installing(extra: str) -> str:
     """The command that installs an extra."""
     # Not from a registry: a package of this name there would be somebody else's.

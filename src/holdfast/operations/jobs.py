@@ -8,7 +8,7 @@ from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.event_stream import Published
 from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.records import PORT, TLS_PORT
-from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, NotFound
+from holdfast.kernel.errors import Collision, Fenced, ImpossibleTransition, NotFound
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
 from holdfast.operations import job_requests as requests
@@ -17,14 +17,6 @@ from holdfast.operations.job_claim import claim_job, unclaim_job
 from holdfast.operations.job_views import FinishedView, JobView, Pruned, Sent, view_of
 from holdfast.operations.operation import Wait, operation
 from holdfast.runtime.connection import Holdfast
-
-
-def peek_job(hf: Holdfast, job_id: str) -> Job | None:
-    """The job as it is; None when it is gone or damaged."""
-    try:
-        return hf.jobs.peek(job_id)
-    except Corrupt:
-        return None
 
 
 def _logged(hf: Holdfast, job: Job) -> JobView:

@@ -14,7 +14,6 @@ from holdfast.runtime.connection import Holdfast
 
 TAIL = 50
 """How many entries are returned unless the request says."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WHEN = "An instant (2026-01-31T12:00:00Z) or an age (90s, 15m, 2h, 7d)."
 _When = Annotated[str, described(_WHEN, pattern=r"^[1-9][0-9]{0,6}[smhd]$")]
 
@@ -73,8 +72,8 @@ def since_of(hf: Holdfast, request: ReadLog) -> datetime | None:
     if text is None:
         return None
     try:
-        if text[-1:] in _UNITS and text[:-1].isdecimal():
-            seconds = int(text[:-1]) * _UNITS[text[-1]]
+        if text[-1:] in clock.UNITS_S and text[:-1].isdecimal():
+            seconds = int(text[:-1]) * clock.UNITS_S[text[-1]]
             return hf.store.now() - timedelta(seconds=seconds)
         return clock.parse(text, "since")
     except InvalidValue as error:

@@ -41,7 +41,7 @@ from typing import (
 
 import msgspec
 
-from holdfast.kernel.codec import Plain, to_plain
+from holdfast.kernel.codec import Plain, encodable, to_plain
 from holdfast.kernel.errors import STATUS, HoldfastError
 
 if TYPE_CHECKING:
@@ -293,8 +293,15 @@ def json_fields(error: HoldfastError) -> dict[str, Any]:
         try:
             fields[name] = to_plain(value)
         except (TypeError, ValueError):
-            fields[name] = str(value)
+            fields[name] = encodable(str(value))
     return fields
+
+
+def unexpected(error: Exception) -> HoldfastError:
+    """The error for a bug, as a client gets it: the message may hold what is not for everybody."""
+    return HoldfastError(
+        f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
+    )
 
 
 def operation(

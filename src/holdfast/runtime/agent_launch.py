@@ -85,6 +85,7 @@ class Launch:
             # The agent need not be in the tmux server that others find by themselves.
             else tmux_adapter({"socket_path": socket_path(), **adapter}),
         )
+        self._manifest_json = as_json(self._manifest)
 
     def publish(self, holder: Holder | None) -> Agent:
         """Publish it as the process that it will be; without one, for as long as its start may
@@ -112,10 +113,10 @@ class Launch:
         return agent
 
     def write_manifest(self) -> None:
-        """Write how it is reached. Raises Unavailable when that fails, and InvalidValue."""
+        """Write how it is reached. Raises Unavailable when that fails."""
         try:
             access = access_for(self._hf.settings.group)
-            ManifestFiles(access).write(self.manifest_path, as_json(self._manifest))
+            ManifestFiles(access).write(self.manifest_path, self._manifest_json)
         except OSError as error:
             raise Unavailable(
                 f"the manifest {self.manifest_path} cannot be written ({error.strerror}): "

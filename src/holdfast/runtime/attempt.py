@@ -12,17 +12,17 @@ from typing import NamedTuple
 from holdfast.domains.jobs.records import TIMED_OUT, Job, JobStatus, beat_every_s, shown
 from holdfast.domains.jobs.transitions import job_topic
 from holdfast.domains.jobs.work import Handler, WorkRequest
-from holdfast.kernel.codec import to_json
+from holdfast.kernel.codec import encodable, to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
 from holdfast.kernel.holder import attempt_tree
 from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import SharedTree
+from holdfast.runtime.configuration import REGISTRY_DIR_ENV
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.listener import readable
 
 RESULT_CHARS_MAX = 2000
-REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
 _VARIABLE_BYTES_MAX = 64 << 10
 """Linux starts no program with a variable above 128 kB. The whole job is on standard input."""
 _RETRY_LISTEN_S = 0.5
@@ -111,13 +111,13 @@ class Attempt:
                 return AttemptOutcome(None, error.message, lost=True)
             _log.warning("handler failed job=%s", self._job.job_id, exc_info=True)
             words = f"{type(error).__name__}: {error}"
-            return AttemptOutcome(JobStatus.ERROR, _encodable(words), "handler_failed")
+            return AttemptOutcome(JobStatus.ERROR, encodable(words), "handler_failed")
         finally:
             os.eventfd_write(over_fd, 1)
             watcher.join()
             os.close(over_fd)
         if result is None or isinstance(result, str):
-            return AttemptOutcome(JobStatus.COMPLETED, _encodable(result or ""))
+            return AttemptOutcome(JobStatus.COMPLETED, encodable(result or ""))
         words = f"the handler returned a {type(result).__name__}: return text or None"
         return AttemptOutcome(JobStatus.ERROR, words, "handler_failed")
 
@@ -268,8 +268,3 @@ class Attempt:
         # folder.
         inherited = {name: value for name, value in os.environ.items() if name != REGISTRY_DIR_ENV}
         return {**inherited, **own}
-
-
-def _encodable(text: str) -> str:
-    """The text with halves of surrogate pairs written out: no record can hold them."""
-    return text.encode(errors="backslashreplace").decode()

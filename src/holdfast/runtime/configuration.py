@@ -26,6 +26,12 @@ VARIABLE = "HOLDFAST_CONFIG"
 """
 
 
+REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
+"""Names the folder of jobs of the worker around a command. The command works there unless it is
+given another place.
+"""
+
+
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
     """The settings in force here; what the caller gave comes first.
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -12,7 +12,6 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import (
     BrokerUnavailable,
     Corrupt,
-    HoldfastError,
     InvalidName,
     InvalidValue,
 )
@@ -24,7 +23,6 @@ from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import (
     access_in,
     actor_here,
-    gateway_agent,
     gateways_here,
     job_logs,
     load_settings,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.job_log import JobLog
     from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
-    from holdfast.domains.jobs import Job, Jobs
+    from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
     from holdfast.domains.jobs.events import Event
     from holdfast.domains.jobs.work import WorkReport, WorkRequest
@@ -97,6 +95,7 @@ class Holdfast:
         self.store = store
         self.settings = settings
         self.processes = processes
+        self._label = settings.actor or ""
         self._jobs_folder = jobs_folder
         self._mirrors: list[JournalMirror] = []
 
@@ -115,16 +114,10 @@ class Holdfast:
         """What every part is built on."""
         return self.store, self.log, self.processes
 
-    @property
-    def _label(self) -> str:
-        return self.settings.actor or ""
-
     @_Part
     def log(self) -> Journal:
         """The journal."""
-        return Journal(
-            self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal
-        )
+        return Journal(self.store, actor=self._label or actor_here(), keep=self.settings.journal)
 
     @_Part
     def jobs(self) -> "Jobs":
@@ -267,17 +260,9 @@ class Holdfast:
         """An agent's gateway: found by its folder on this machine, or at an address with its token.
         Raises InvalidName.
         """
-        from holdfast.adapters.gateway_client import GatewayClient
-        from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+        from holdfast.runtime.gateway_identity import gateway_client
 
-        def key() -> str:
-            with suppress(HoldfastError):
-                record = self.agents.resolve(agent).record
-                return gateway_key(agent, record, self.settings, self.store)
-            return gateway_agent(agent)
-
-        root = gateway_place(self.settings, agent, key)
-        return GatewayClient(agent, root=root, url=url, token=token)
+        return gateway_client(agent, self.settings, lambda: nullcontext(self), url=url, token=token)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when
@@ -309,7 +294,7 @@ class Holdfast:
                 self.__dict__[name].unlogged = False
         if self.job_log is None:
             return []
-        trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
+        trouble = self.job_log.catch_up(self.log, self.jobs.peek, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
 
     def send_events(self, event: "Event | None" = None) -> int:
@@ -335,11 +320,6 @@ class Holdfast:
             raise InvalidValue(f"{unsent}{error.message}", **error.fields) from None
         finally:
             sender.close()
-
-    def _job(self, job_id: str) -> "Job | None":
-        with suppress(Corrupt):
-            return self.jobs.peek(job_id)
-        return None
 
     def close(self) -> None:
         """Close the store. Calling it again is harmless."""

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.adapters.gateway_client import GatewayClient
@@ -119,7 +119,7 @@ class Announcement:
         if self._agent_id is None:
             return
         try:
-            with _connected(self._settings) as hf, suppress(NotFound, LeaseLost):
+            with connected(self._settings, create=False) as hf, suppress(NotFound, LeaseLost):
                 record = hf.agents.get(self._agent_id)
                 if record.gateway == self._gateway:
                     hf.agents.attach_gateway(record.agent_id, record.generation_id, None)
@@ -230,7 +230,7 @@ def announced(
     this one does not reach it. If that happens later, `on_lost` is called with the reason.
     """
     try:
-        with _connected(settings) as hf:
+        with connected(settings, create=False) as hf:
             announcement.begin(hf)
     except Held:
         raise
@@ -241,7 +241,7 @@ def announced(
     def run() -> None:
         while not ending.is_set():
             try:
-                with _connected(settings) as hf:
+                with connected(settings, create=False) as hf:
                     _follow(announcement, hf, ending, stop_fd)
             except Held as error:
                 on_lost(error.message)
@@ -279,7 +279,3 @@ def _follow(
                     # Another generation took the id during the step.
                     continue
                 listener.wait(pause_s, also=[stop_fd])
-
-
-def _connected(settings: Settings) -> "closing[Holdfast]":
-    return closing(connected(settings, create=False))

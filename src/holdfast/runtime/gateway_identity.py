@@ -7,7 +7,7 @@ by its other word. It is here because the domains of agents and gateways do not 
 """
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.adapters.agent_files import ManifestFiles
+from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.control import (
@@ -27,14 +28,14 @@ from holdfast.domains.agents.control import (
 from holdfast.domains.agents.records import bare, id_of
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.domains.gateway.records import ATTACHMENTS
-from holdfast.kernel.errors import Ambiguous, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.errors import Ambiguous, HoldfastError, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import gateway_agent, gateway_root
-from holdfast.runtime.connection import connected
+from holdfast.runtime.connection import Holdfast, connected
 from holdfast.stores.url import open_store
 
 _DIGEST_CHARS = 12
@@ -99,12 +100,24 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
     return f"{plain[: ID_CHARS_MAX - _DIGEST_CHARS - 1]}-{digest}"
 
 
-def gateway_place(settings: Settings, agent: str, key_of: Callable[[], str]) -> Path:
-    """The folder of the gateway that serves an agent, by its name or id. The registry is asked for
-    the key only when no gateway runs under the given word. Raises InvalidName.
+def gateway_client(
+    agent: str,
+    settings: Settings,
+    connection: Callable[[], AbstractContextManager[Holdfast]],
+    *,
+    url: str | None = None,
+    token: str | None = None,
+) -> GatewayClient:
+    """A client of the gateway that serves an agent, by its name or id. The registry is asked for
+    the key only when no gateway runs under the given word; where the store does not answer, the
+    word is the key. Raises InvalidName.
     """
     root = gateway_root(settings, agent)
-    return root if GatewayFolder(root).instance() is not None else root.with_name(key_of())
+    if GatewayFolder(root).instance() is None:
+        with suppress(HoldfastError), connection() as hf:
+            record = hf.agents.resolve(agent).record
+            root = root.with_name(gateway_key(agent, record, settings, hf.store))
+    return GatewayClient(agent, root=root, url=url, token=token)
 
 
 class Served(NamedTuple):
@@ -133,7 +146,7 @@ def resolve_served(
     a manifest that is invalid or leads to another agent: a prompt would reach the wrong one.
     """
     try:
-        with closing(connected(settings, create=False)) as hf:
+        with connected(settings, create=False) as hf:
             found = hf.agents.resolve(agent)
             if found.reason is Reason.MISSING:
                 # An agent whose name is another's id has a key of its own. Its queue knows its id.

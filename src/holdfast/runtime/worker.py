@@ -19,9 +19,11 @@ from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
 from holdfast.kernel.errors import HoldfastError, Lost, Refused, Unavailable
+from holdfast.kernel.text import clipped
 from holdfast.processes.trees import SharedTree
 from holdfast.runtime.attempt import Attempt, AttemptOutcome
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.outage import Outage
 from holdfast.stores.listener import readable
 
 T = TypeVar("T")
@@ -29,8 +31,6 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _VERDICT_TRIES = 30
 _LAST_EVENTS_S = 5.0
-_STORE_PAUSE_S = 0.5
-_PROMPT_CHARS_SHOWN = 60
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -56,11 +56,11 @@ class Worker:
         self._request = request
         self._registry_dir = registry_dir
         self._say = request.on_event or _log.info
-        self._store_away = False
         self._interruptible = False
         self._tally: Counter[str] = Counter()
         self._own_stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_fd = self._own_stop_fd if request.stop_fd is None else request.stop_fd
+        self._outage = Outage(self._say, lambda limit_s: readable([self._stop_fd], limit_s))
         # Before the tree is made: a signal that ended this process would leave the FIFO behind.
         self._handlers = {
             number: signal.signal(number, self._stop)
@@ -118,24 +118,15 @@ class Worker:
             except Unavailable as error:
                 if self._stopping() or not goes_on():
                     raise
-                if not self._store_away:
-                    self._say(f"{error.message}. This waits, and goes on when the store is back")
-                self._store_away = True
-                # A store that was away notifies nobody when it is back.
-                readable([self._stop_fd], _STORE_PAUSE_S)
+                self._outage.wait(error)
             else:
-                if self._store_away:
-                    self._say("the store is back")
-                self._store_away = False
+                self._outage.over()
                 return done
 
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
         """Make an attempt at a job and give its verdict; return the next job if one was picked."""
         started_s = time.monotonic()
-        prompt = " ".join(job.prompt.split())
-        if len(prompt) > _PROMPT_CHARS_SHOWN:
-            prompt = prompt[: _PROMPT_CHARS_SHOWN - 1] + "…"
-        self._say(f"job {job.job_id}, attempt {job.attempt}: {prompt}")
+        self._say(f"job {job.job_id}, attempt {job.attempt}: {clipped(job.prompt)}")
         try:
             self._through_outages(lambda: self._publish_start(job), lambda: True)
         except (Lost, Refused) as error:

@@ -1,7 +1,6 @@
 """All checks in order, each within its time limit."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
@@ -74,7 +73,7 @@ def examine(
             {"tmux": lambda: services.tmux(None), "broker": lambda: services.broker(None)}
         )
         return
-    with closing(opened):
+    with opened:
         for name, check in _store_checks(opened, clock or SystemClock()).items():
             if any(finding.code in _STORE_ERRORS for finding in found):
                 break

@@ -28,10 +28,10 @@ from holdfast.processes.signals import Interrupted
 from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import exit_status_reporter
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.custody import Claim
+from holdfast.runtime.custody import Claim, Custody
 from holdfast.surfaces.cli.command import json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
+from holdfast.surfaces.cli.custody import attended, leftovers_option
 from holdfast.surfaces.cli.gateway_serve import TmuxSettings
 from holdfast.surfaces.cli.lock_run import LossPolicy
 from holdfast.surfaces.cli.output import remark

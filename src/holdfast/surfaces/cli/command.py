@@ -11,6 +11,7 @@ are only the functions that show a result to people, and commands that wait, str
 
 import enum
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 import click
 import msgspec
 
+from holdfast.kernel.clock import UNITS_S
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
@@ -35,7 +37,6 @@ _SENTENCE_CHARS = 1000
 """Longer than any sentence: click would cut it at the end of the line."""
 _SYNONYMS = {"ls": "list", "rm": "remove", "show": "get"}
 """What other programs call some commands, too unlike ours to be found by their letters."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -65,7 +66,7 @@ class Duration(click.ParamType[float]):
             found = _DURATION.fullmatch(value)
             if found is None:
                 self.fail(f"{value!r} is not a number such as 30 or 0.5", param, ctx)
-            seconds = float(found[1]) * _UNITS_S[found[2]]
+            seconds = float(found[1]) * UNITS_S[found[2]]
         if seconds != seconds:
             self.fail(f"{value} is not a number such as 30 or 0.5", param, ctx)
         if self._above_zero and not 0 < seconds < float("inf"):
@@ -76,6 +77,13 @@ class Duration(click.ParamType[float]):
             example = f"give seconds from {self._least:g} {end}, such as 30 or 0.5"
             self.fail(f"{value} is not possible: {example}", param, ctx)
         return seconds
+
+
+class _WholeRange(click.IntRange):
+    """A whole number. A greater one than a store or Python counts to means the greatest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return min(super().convert(value, param, ctx), sys.maxsize)
 
 
 class CommandGroup(click.Group):
@@ -92,7 +100,7 @@ class CommandGroup(click.Group):
         *,
         short_help: str | None = None,
         where: Decorator[Any] = store_options,
-        create: bool | Callable[[Any], bool] | None = None,
+        create: bool | None = None,
         connect: Connect = connected,
         types: Mapping[str, click.ParamType[Any]] | None = None,
     ) -> Callable[[Callable[..., str | None]], click.Command]:
@@ -105,10 +113,22 @@ class CommandGroup(click.Group):
         """
 
         def make(show: Callable[..., str | None]) -> click.Command:
+            wanted = show.__code__.co_varnames[1 : show.__code__.co_argcount]
+            creates = not operation.reads if create is None else create
+
             def run(request: Request, as_json: bool) -> int:
-                return run_operation(
-                    operation, request, show, as_json=as_json, create=create, connect=connect
-                )
+                damaged: Damage = []
+                more = {"damaged": damaged} if operation.skips_damaged else {}
+                with connect(create=creates) as hf:
+                    result = operation(hf, request, **more)
+                    given = {"request": request, "hf": hf}
+                    shown = {name: given[name] for name in wanted}
+                    text = to_json(result) if as_json else show(result, **shown)
+                if isinstance(text, str):
+                    text = printable(text)
+                if text is not None:
+                    (click.echo if operation.reads else answer)(text)
+                return report_damage(damaged)
 
             decorated = request_options(operation.request, types=types)(json_option(where(run)))
             command = click.command(
@@ -159,38 +179,6 @@ class CommandGroup(click.Group):
             formatter.write_dl(
                 [(name, one.get_short_help_str(_SENTENCE_CHARS)) for name, one in commands if one]
             )
-
-
-def run_operation(
-    operation: Operation,
-    request: Request,
-    show: Callable[..., str | None],
-    *,
-    as_json: bool,
-    create: bool | Callable[[Any], bool] | None = None,
-    connect: Connect = connected,
-) -> int:
-    """Run an operation, print its result, and return the exit status."""
-    damaged: Damage = []
-    more = {"damaged": damaged} if operation.skips_damaged else {}
-    if callable(create):
-        create = create(request)
-    names = show.__code__.co_varnames[: show.__code__.co_argcount]
-    with connect(create=not operation.reads if create is None else create) as hf:
-        result = operation(hf, request, **more)
-        wanted = {"request": request, "hf": hf}
-        show_it = partial(show, result, **{name: wanted[name] for name in names[1:]})
-        text: str | bytes | None = None
-        if not as_json and "hf" in names:
-            text = show_it()
-    if as_json:
-        text = to_json(result)
-    elif "hf" not in names:
-        text = show_it()
-    if text is not None:
-        text = printable(text) if isinstance(text, str) else text
-        (click.echo if operation.reads else answer)(text)
-    return report_damage(damaged)
 
 
 def request_options(
@@ -287,27 +275,20 @@ class _Place(msgspec.Struct, frozen=True):
             return click.Choice(get_args(self.kind))
         if _is_enum(self.kind):
             return click.Choice([one.value for one in self.kind])
-        least = most = None
-        above_zero = False
-        if self.meta is not None:
-            least, most = self.meta.ge, self.meta.le
-            above_zero = self.meta.gt == 0
-        if self.kind is float:
-            if isinstance(self.marker, Flag) and self.marker.unit_s is not None:
+        marker, meta = self.marker, self.meta
+        if self.kind is float and isinstance(marker, Flag):
+            if marker.unit_s is not None:
                 return click.FloatRange(0)
-            bounds: tuple[float | None, float | None] | None = (0.0, None)
-            if isinstance(self.marker, Flag):
-                bounds = self.marker.bounds(0.0, None)
+            bounds = marker.bounds(0.0, None)
             if bounds is None:
                 return Duration(least=-float("inf"))
-            return Duration(
-                above_zero=above_zero,
-                least=bounds[0] or 0.0,
-                most=float("inf") if bounds[1] is None else bounds[1],
-            )
+            most = float("inf") if bounds[1] is None else bounds[1]
+            above_zero = meta is not None and meta.gt == 0
+            return Duration(above_zero=above_zero, least=bounds[0] or 0.0, most=most)
         if self.kind is int:
-            bounds = self.marker.bounds(least, most) if isinstance(self.marker, Flag) else None
-            return click.INT if bounds is None else click.IntRange(*cast("Any", bounds))
+            field_bounds = (None, None) if meta is None else (meta.ge, meta.le)
+            bounds = marker.bounds(*field_bounds) if isinstance(marker, Flag) else None
+            return click.INT if bounds is None else _WholeRange(*cast("Any", bounds))
         return click.STRING
 
     def value(self, value: Any, given: dict[str, Any]) -> Any:

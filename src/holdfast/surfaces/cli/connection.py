@@ -8,24 +8,20 @@ import click
 from click.core import ParameterSource
 
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.configuration import REGISTRY_DIR_ENV, load_settings
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.cli import hints
+from holdfast.surfaces.cli.hints import chosen
 from holdfast.surfaces.cli.output import remark
-from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Given:
-    """The options about the store, before or behind the verb; those behind it count. `arguments` is
-    the whole command line; None where this process runs more than that.
+    """What a command is given besides its options. `arguments` is the whole command line; None
+    where this process runs more than that.
     """
 
     def __init__(self, arguments: Sequence[str] | None = None) -> None:
-        self.store: str | None = None
-        self.namespace: str | None = None
-        self.registry_dir: str | None = None
         self.registry_around: str | None = None
         """The folder of the worker around this command, which is used if no option says another."""
         self.arguments = arguments
@@ -64,36 +60,35 @@ def job_store_options(command: F) -> F:
 
 
 def given() -> Given:
-    """The options of the command that runs."""
+    """What the command that runs was given."""
     return click.get_current_context().find_object(Given) or Given()
 
 
 def settings_here() -> Settings:
     """The settings in force, with the options of this command."""
-    options = given()
-    return load_settings(store=options.store, namespace=options.namespace)
+    return load_settings(store=chosen.get("store"), namespace=chosen.get("namespace"))
 
 
 def connected(*, create: bool = True) -> Holdfast:
     """Connect by the options of this command. One that only reads makes no store:
     `create=False`.
     """
-    options = given()
-    registry = options.registry_dir
-    if registry is None and options.store is None:
-        registry = options.registry_around
+    store, namespace = chosen.get("store"), chosen.get("namespace")
+    registry = chosen.get("registry_dir")
+    if registry is None and store is None:
+        registry = given().registry_around
     if registry is not None:
-        if options.store is not None or not registry:
+        if store is not None or not registry:
             raise click.UsageError(
                 "--registry-dir is a folder, and takes the place of --store: say one of them"
             )
         return connect(
             f"files:{Path(registry).absolute()}",
-            namespace=options.namespace,
+            namespace=namespace,
             create=create,
             folders={"jobs": "."},
         )
-    hf = connect(options.store, namespace=options.namespace, create=create)
+    hf = connect(store, namespace=namespace, create=create)
     if create and hf.store.ephemeral:
         remark(
             "memory: is seen by this process alone, and ends with it: it keeps nobody apart and no "
@@ -105,9 +100,7 @@ def connected(*, create: bool = True) -> Holdfast:
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None or parameter.name is None:
         return
-    options = context.ensure_object(Given)
     if context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
-        options.registry_around = value
+        context.ensure_object(Given).registry_around = value
     else:
-        setattr(options, parameter.name, value)
-        hints.given[parameter.name] = value
+        chosen[parameter.name] = value

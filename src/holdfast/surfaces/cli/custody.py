@@ -7,11 +7,9 @@ import click
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.custody import LEAVE, LEFTOVERS, Custody, Program, run_in_custody
-from holdfast.surfaces.cli.connection import connected, given
+from holdfast.runtime.custody import LEFTOVERS, Custody, Program, run_in_custody
+from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import remark
-
-__all__ = ["LEAVE", "Custody", "Wrapper", "attended", "connected_for_run", "leftovers_option"]
 
 _SEPARATOR = "--"
 
@@ -59,11 +57,10 @@ class Wrapper(click.Command):
 
 
 @contextmanager
-def connected_for_run(*, create: bool = True) -> Iterator[Holdfast]:
-    """Connect for a command in custody. An error of the close must not hide its exit status: only
-    counts are lost.
+def closing_quietly(hf: Holdfast) -> Iterator[Holdfast]:
+    """Close the connection of a command in custody after the block. An error of the close must not
+    hide the command's exit status: only counts are lost.
     """
-    hf = connected(create=create)
     try:
         yield hf
     finally:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from holdfast.runtime.doctor import Finding, Severity, examine
 from holdfast.runtime.doctor.finding import exit_status
-from holdfast.surfaces.cli.connection import given, store_options
-from holdfast.surfaces.cli.hints import completed
+from holdfast.surfaces.cli.command import json_option
+from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.hints import chosen, completed
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document
 
@@ -19,7 +20,7 @@ _INDENT = 19
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @store_options
 def doctor(as_json: bool) -> int:
     """Look for what is wrong here, and say how to fix it. Changes nothing.
@@ -28,9 +29,8 @@ def doctor(as_json: bool) -> int:
     dead processes left, and events that wait to be sent. No check takes long. The exit status is 0
     when nothing fails, else the greatest status of the failures.
     """
-    said = given()
     findings: list[Finding] = []
-    for finding in examine(said.store, said.namespace):
+    for finding in examine(chosen.get("store"), chosen.get("namespace")):
         findings.append(finding)
         if not as_json:
             click.echo(_line(finding))

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 EXIT_UNAVAILABLE = 6
-EXIT_BUG = 70
-"""EX_SOFTWARE of sysexits.h: nothing that a script could deal with."""
 EXIT_INTERRUPTED = 130
 
 
@@ -66,7 +64,7 @@ def _leave(status: int) -> None:
 
 
 def _explain(error: Exception) -> int:
-    from holdfast.kernel.errors import HoldfastError, status_of
+    from holdfast.kernel.errors import EXIT_BUG, HoldfastError, status_of
 
     if os.environ.get("HOLDFAST_TRACEBACK"):
         raise error

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,19 +14,18 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
-from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
-from holdfast.kernel.settings import Settings
-from holdfast.kernel.text import counted
+from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
+from holdfast.kernel.text import clipped, counted
 from holdfast.operations import gateways as operations
-from holdfast.runtime.configuration import gateway_agent, gateways_here
+from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
-from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+from holdfast.runtime.gateway_identity import gateway_client
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.output import STDIN, answer, read_file
-from holdfast.surfaces.cli.render import clipped, pairs, short_moment, table
+from holdfast.surfaces.cli.output import STDIN, answer, read_file, working
+from holdfast.surfaces.cli.render import pairs, short_moment, table
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 3600.0
@@ -52,24 +51,19 @@ class Here:
                 "--url needs --token-file, and the other way round: give both or neither"
             )
         self._url = url
-        self._token = None if token_file is None else token_file.read_text().strip()
+        self._token = None
+        if token_file is not None:
+            self._token = token_file.read_bytes().decode(errors="replace").strip()
 
     def gateway(self, agent: str) -> GatewayClient:
         """The client of an agent's gateway."""
         settings = settings_here()
-        root = gateway_place(settings, agent, lambda: _key(agent, settings))
-        return GatewayClient(agent, root=root, url=self._url, token=self._token)
+        connection = partial(connected, settings, create=False)
+        return gateway_client(agent, settings, connection, url=self._url, token=self._token)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine."""
         return gateways_here(settings_here())
-
-
-def _key(agent: str, settings: Settings) -> str:
-    """The key of the agent's gateway, if the store answers: a gateway works without."""
-    with suppress(HoldfastError), closing(connected(settings, create=False)) as hf:
-        return gateway_key(agent, hf.agents.resolve(agent).record, settings, hf.store)
-    return gateway_agent(agent)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -177,7 +171,7 @@ def prompt(
     if not wait:
         answer(to_json(accepted) if as_json else accepted.request_id)
         return EXIT_DONE
-    with _waiting_for(f"{whole.agent} to answer {accepted.request_id}"):
+    with working(f"waiting for {whole.agent} to answer {accepted.request_id}"):
         ended = _request(here, whole.agent, accepted.request_id, wait_s)
     return _show_ended(ended, as_json)
 
@@ -206,7 +200,7 @@ def interrupt(request: operations.InterruptAgent, wait: bool, wait_s: float, as_
     stopped = result.get("stopped")
     waited = bool(wait and stopped)
     if waited:
-        with _waiting_for(f"{stopped} to end"):
+        with working(f"waiting for {stopped} to end"):
             left_s = max(deadline - time.monotonic(), 0)
             ended = _request(here, agent, str(stopped), left_s)
     if result.get("disposition") != "accepted":
@@ -223,19 +217,6 @@ def _request(here: Here, agent: str, request_id: str, wait_s: float) -> dict[str
     request = operations.GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
     plain: dict[str, Any] = to_plain(operations.request(here, request))
     return plain
-
-
-@contextmanager
-def _waiting_for(what: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for, and wipe it away afterwards."""
-    shown = sys.stderr is not None and sys.stderr.isatty()
-    if shown:
-        click.echo(f"waiting for {what} ...", err=True, nl=False)
-    try:
-        yield
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _show_ended(request: dict[str, Any], as_json: bool) -> int:

@@ -37,8 +37,10 @@ ALONE = {
 """Commands that are loaded without the rest of their area, and their modules: a command that runs
 another program must start fast, and stays loaded for as long as that runs."""
 
-given: dict[str, str] = {}
-"""The options of this command line that choose a store: `store`, `namespace`, `registry_dir`."""
+chosen: dict[str, str] = {}
+"""The options of this command line that choose a store: `store`, `namespace`, `registry_dir`. They
+may stand before or behind the verb; those behind it count.
+"""
 
 _COMMAND = rf"(?<![\w./-])holdfast ({'|'.join(AREAS)})\b(?![^`]*--help`)( [a-z-]+)?"
 _ABOUT_NO_STORE = ("tour",)
@@ -46,7 +48,7 @@ _ABOUT_NO_STORE = ("tour",)
 
 def completed(text: str) -> str:
     """The text with every command of Holdfast as its reader can paste it."""
-    if not given or "holdfast " not in text:
+    if not chosen or "holdfast " not in text:
         return text
     return re.sub(_COMMAND, _with_options, text)
 
@@ -69,9 +71,9 @@ def _options(*names: str) -> str:
     # Without a database's password: messages end up in logs.
     secret = r"^(postgres(?:ql)?://[^:/@]*):[^@]*@|((?:ssl)?password=)[^&\s]*"
     return "".join(
-        f" --{name.replace('_', '-')} {shlex.quote(re.sub(secret, _redacted, given[name]))}"
+        f" --{name.replace('_', '-')} {shlex.quote(re.sub(secret, _redacted, chosen[name]))}"
         for name in names
-        if name in given
+        if name in chosen
     )
 
 

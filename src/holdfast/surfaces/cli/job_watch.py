@@ -24,11 +24,12 @@ from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavaila
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.outage import Outage
 from holdfast.surfaces.cli.command import Duration, json_option
 from holdfast.surfaces.cli.connection import connected, job_store_options
-from holdfast.surfaces.cli.output import Outage, printable, remark
+from holdfast.surfaces.cli.job_run import EXIT_NOT_COMPLETED
+from holdfast.surfaces.cli.output import printable, remark
 
-EXIT_NOT_COMPLETED = 1
 _TIMED_OUT = STATUS["lock_timeout"].exit
 
 _log = logging.getLogger("holdfast.jobs")
@@ -63,7 +64,7 @@ class JobWatch:
     def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
         """Follow them to the end, or until time runs out; return the exit status."""
         started_s = time.monotonic()
-        outage = Outage()
+        outage = Outage(remark)
         while True:
             try:
                 self._update()

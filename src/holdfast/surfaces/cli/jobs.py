@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -23,7 +22,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.store import Damage
-from holdfast.kernel.text import counted
+from holdfast.kernel.text import clipped, counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
 from holdfast.operations.job_views import JobView, Pruned, Sent
@@ -41,7 +40,7 @@ from holdfast.surfaces.cli.output import (
     report_damage,
 )
 from holdfast.surfaces.cli.quick import pick_job
-from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table, value_text
 
 
 class _NoStatus(click.BadParameter):
@@ -141,19 +140,13 @@ def get(job: JobView, hf: Holdfast) -> None:
     if survivors:
         left = survivors_named(survivors)
         facts["waits_for"] = f"{left}, which an earlier attempt left; the next pick here ends them"
-    pairs([(name, _shown(value)) for name, value in facts.items()])
+    pairs([(name, value_text(value)) for name, value in facts.items()])
 
 
 def _late(late: LateResult) -> str:
     detail = late.result if late.status is JobStatus.COMPLETED else late.error
     words = f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}"
     return f"{words}: {detail}" if detail else words
-
-
-def _shown(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
 
 
 @jobs.command()
@@ -359,9 +352,9 @@ def logs(
         elif hf.job_log is None:
             raise operations.no_log()
         elif rebuild:
-            number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
-            folder = str(hf.job_log.folder)
-            words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
+            number = hf.job_log.rebuild(hf.log, hf.jobs.peek)
+            folder = printable(str(hf.job_log.folder))
+            words = f"the log of {counted(number, 'job')} is written again: {folder}"
             answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
         else:
             hf.catch_up(wait=True)

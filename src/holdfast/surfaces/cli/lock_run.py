@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, Literal
 
@@ -22,10 +22,10 @@ from holdfast.primitives.locks.inspect import HoldStatus, LockStatus
 from holdfast.primitives.locks.records import PART, conflict
 from holdfast.processes.command import Command
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.custody import Claim
+from holdfast.runtime.custody import Claim, Custody
 from holdfast.surfaces.cli.command import quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Custody, Wrapper, attended, leftovers_option
+from holdfast.surfaces.cli.custody import Wrapper, attended, closing_quietly, leftovers_option
 from holdfast.surfaces.cli.lock_text import span
 from holdfast.surfaces.cli.output import remark
 
@@ -148,7 +148,7 @@ def _under_lock(
             raise
         remark(f"{error.message}. The lock ends with its command all the same")
         return custody.finish()
-    try:
+    with closing_quietly(hf):
         if custody.grant is not None:
             grant = hf.locks.resume(custody.grant)
         else:
@@ -181,10 +181,6 @@ def _under_lock(
             if not custody.kept:
                 _release(hf, grant)
         return status_of(lost(grant)).exit if loss.happened() else status
-    finally:
-        with suppress(HoldfastError):
-            # What was done is done; only counts are lost here.
-            hf.close()
 
 
 def _release(hf: Holdfast, grant: Grant) -> None:

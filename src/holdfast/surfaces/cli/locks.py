@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS
+from holdfast.kernel.text import clipped
 from holdfast.operations import locks as operations
 from holdfast.operations.operation import Operation, Wait
 from holdfast.primitives.locks import Mode
@@ -23,7 +24,7 @@ from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.lock_run import WaitNotes, nonblock_option, own_job, run
 from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
 from holdfast.surfaces.cli.output import answer, issue, printable, remark
-from holdfast.surfaces.cli.render import clipped, json_document, moment, table
+from holdfast.surfaces.cli.render import json_document, moment, table
 
 _HEADINGS = ("resource", "state", "job", "mode", "for", "process", "ends", "token")
 _ON_A_TERMINAL = (0, 1, 2, 4, 5, 6)

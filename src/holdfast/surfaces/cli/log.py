@@ -13,10 +13,11 @@ from holdfast.kernel.text import counted
 from holdfast.operations import log as operations
 from holdfast.primitives.journal import matches
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.outage import Outage
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.output import Outage, answer, printable
+from holdfast.surfaces.cli.output import answer, printable, remark
 from holdfast.surfaces.cli.render import moment
 
 
@@ -57,7 +58,7 @@ def _entries(
     """The chosen entries. The tail counts what is left after the filters."""
     entries, cursor = hf.log.chosen(begin=begin, subject=subject, limit=tail or None)
     yield from entries
-    outage = Outage()
+    outage = Outage(remark)
     while follow:
         try:
             for batch in hf.log.follow(cursor):

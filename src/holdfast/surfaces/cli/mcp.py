@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.text import installing
-from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import connected
-from holdfast.surfaces.cli.connection import given, store_options
+from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.logs import log_json_lines
+from holdfast.surfaces.cli.serve import log_json_option
 
 
 @click.command(short_help="The tools of agents, for an MCP client.")
@@ -28,7 +28,7 @@ from holdfast.surfaces.cli.logs import log_json_lines
     metavar="LABEL",
     help="A queue it may claim jobs from; repeatable.  [--as]",
 )
-@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
+@log_json_option
 @store_options
 def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     """Serve the tools of agents over standard input and output, for one agent, until it ends.
@@ -58,7 +58,7 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
 
     if log_json:
         log_json_lines()
-    settings = load_settings(store=given().store, namespace=given().namespace)
+    settings = settings_here()
     with connected(settings) as hf:
         me = identify(label or settings.actor, queues, agent_above(hf))
     serve(Session(connected(replace(settings, actor=me.by)), me), completed)

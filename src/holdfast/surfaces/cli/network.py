@@ -13,7 +13,7 @@ from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_optio
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.lock_run import nonblock_option
 from holdfast.surfaces.cli.locks import release_names, status_command, take, wait_until_free
-from holdfast.surfaces.cli.render import moment, pairs, table
+from holdfast.surfaces.cli.render import moment, pairs, table, value_text
 
 
 @click.group(cls=CommandGroup)
@@ -68,7 +68,7 @@ def list_hosts(found: dict[str, operations.HostInfo]) -> None:
 def get_host(info: operations.HostInfo, request: operations.HostName, hf: Holdfast) -> None:
     """Show one host; exit status 1 when there is none."""
     count = hf.network.get_host_lease_count(request.host)
-    facts = [(key, _shown(value)) for key, value in info.items()]
+    facts = [(key, value_text(value)) for key, value in info.items()]
     pairs([("host", request.host), *facts, ("leases", str(count))])
 
 
@@ -107,7 +107,7 @@ def list_leases(found: dict[str, dict[str, Any]]) -> None:
         [
             [
                 *(host, one["router"], lease["run_id"]),
-                *(_shown(lease[name]) for name in ("job_type", "dscp", "pid")),
+                *(value_text(lease[name]) for name in ("job_type", "dscp", "pid")),
                 *_lease_end(lease),
             ]
             for host, one in found.items()
@@ -205,7 +205,7 @@ def list_neighbors(found: dict[str, dict[str, Any]]) -> None:
         ["host", "neighbour", "run", "process", "since", "ends", "state"],
         [
             [
-                *(one["host_name"], one["neighbor_ip"], lease["run_id"], _shown(lease["pid"])),
+                *(one["host_name"], one["neighbor_ip"], lease["run_id"], value_text(lease["pid"])),
                 *_lease_end(lease),
             ]
             for one in found.values()
@@ -243,7 +243,7 @@ def metrics() -> None:
 
 def _lease_end(lease: dict[str, Any]) -> tuple[str, str, str]:
     state = "dead" if lease["dead"] else "held"
-    return _since(lease["allocated_at"]), _shown(lease["expires_at"]), state
+    return _since(lease["allocated_at"]), value_text(lease["expires_at"]), state
 
 
 def _since(value: object) -> str:
@@ -253,8 +253,4 @@ def _since(value: object) -> str:
             return moment(datetime.fromtimestamp(value, UTC))
         except (ValueError, OverflowError, OSError):
             return str(value)
-    return "-" if value is None else str(value)
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)
+    return value_text(value)

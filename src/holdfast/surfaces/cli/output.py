@@ -20,7 +20,6 @@ printable = shown
 STDIN = "-"
 """Stands for standard input, as for other programs."""
 _PROGRESS_EVERY_S = 1.0
-_RETRY_S = 0.5
 
 
 def write(line: str | bytes) -> None:
@@ -162,25 +161,3 @@ def _show_progress(stream: TextIO, what: str, over: threading.Event) -> None:
     except OSError:
         # The terminal is gone; the work is not.
         return
-
-
-class Outage:
-    """The outages of a command's store: the command waits, and says so once unless it is quiet."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._reported = False
-
-    def wait(self, error: Unavailable, left_s: float | None = None) -> None:
-        """Pause before the next try, no longer than is left."""
-        if not self._reported and not self._quiet:
-            remark(f"{error.message}. This waits, and goes on when the store is back")
-        self._reported = True
-        # A store that was away notifies nobody when it is back.
-        time.sleep(_RETRY_S if left_s is None else max(0.0, min(_RETRY_S, left_s)))
-
-    def over(self) -> None:
-        """The store answers."""
-        if self._reported and not self._quiet:
-            remark("the store is back")
-        self._reported = False

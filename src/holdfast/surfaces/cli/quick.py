@@ -26,10 +26,6 @@ _PICK_OPTIONS = {
     "--wait": "wait_s",
     "--pid": "pid",
 }
-REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
-"""Names the folder of jobs of the worker around a command. The command works there unless it is
-given another place.
-"""
 DIGITS_MAX = 10
 PID_MAX = 2**31 - 1
 
@@ -45,11 +41,7 @@ def run(arguments: Sequence[str]) -> int | None:
         return 0
     if list(arguments[:2]) == ["jobs", "pick"]:
         options = _parse(arguments[2:])
-        if (
-            options is not None
-            and "agent_session" in options
-            and ("store" in options or not os.environ.get(REGISTRY_DIR_ENV))
-        ):
+        if options is not None and "agent_session" in options:
             return _pick(options)
     return None
 
@@ -88,16 +80,19 @@ def _plain_number(text: str, least: int = 0, most: int = 10**DIGITS_MAX) -> bool
     )
 
 
-def _pick(options: dict[str, str]) -> int:
+def _pick(options: dict[str, str]) -> int | None:
     import gc
 
     import_msgspec()
+    from holdfast.runtime.configuration import REGISTRY_DIR_ENV
     from holdfast.runtime.connection import connect
     from holdfast.surfaces.cli import hints
     from holdfast.surfaces.cli.output import remark
 
-    hints.given.clear()
-    hints.given.update({name: options[name] for name in ("store", "namespace") if name in options})
+    if "store" not in options and os.environ.get(REGISTRY_DIR_ENV):
+        return None
+    hints.chosen.clear()
+    hints.chosen.update({name: options[name] for name in ("store", "namespace") if name in options})
     with connect(options.get("store"), namespace=options.get("namespace")) as hf:
         _quieten_driver()
         # As the full program says it, without loading `logging`.

@@ -85,6 +85,13 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}  {lines}")
 
 
+def value_text(value: object) -> str:
+    """A value for people; `-` where there is none."""
+    if value is None or value == "" or value == []:
+        return "-"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def moment(at: datetime | None) -> str:
     """An instant to the second, in UTC."""
     return "-" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
@@ -93,12 +100,6 @@ def moment(at: datetime | None) -> str:
 def short_moment(at: datetime) -> str:
     """An instant for a table: on a terminal, which is narrow, without its year and seconds."""
     return at.strftime("%m-%d %H:%MZ") if sys.stdout.isatty() else moment(at)
-
-
-def clipped(text: str, width: int = 60) -> str:
-    """One line of a text, cut to a width."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def _cell(text: str) -> str:

@@ -91,7 +91,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """
     if instruction := os.environ.get(_COMPLETE_ENV):
         return _complete(instruction)
-    hints.given.clear()
+    hints.chosen.clear()
     given = Given(arguments if alone else None)
     try:
         # Not click's own main(), which handles a closed pipe and Ctrl-C in another way.

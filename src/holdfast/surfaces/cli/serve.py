@@ -12,7 +12,7 @@ from holdfast.kernel.limits import SERVER_PORT
 from holdfast.kernel.text import installing
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import server_root
-from holdfast.surfaces.cli.connection import connected, given, settings_here, store_options
+from holdfast.surfaces.cli.connection import connected, settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import answer
 
@@ -42,6 +42,11 @@ expose_option = click.option(
 
 def check_host(host: str, *, expose: bool) -> None:
     """Raises InvalidValue for an address that other machines reach, unless that is intended."""
+    if not host:
+        # It would be every address, and is mostly a shell variable that was not set.
+        raise InvalidValue(
+            f"the host given is empty: name one, or leave it out for {LOOPBACK[0]}", field="host"
+        )
     if host not in LOOPBACK and not expose:
         raise InvalidValue(
             f"{host} can be reached from other machines, without TLS: serve at {LOOPBACK[0]} "
@@ -109,8 +114,6 @@ def serve(
         from holdfast.surfaces.cli.server_process import allow_descriptors, serve_store
     if log_json:
         log_json_lines()
-    if given().registry_dir is not None:
-        raise InvalidValue("a folder of jobs is not served: give a --store", field="registry_dir")
     # Before the store is opened: it opens files for each thread.
     allow_descriptors()
     with connected() as hf:

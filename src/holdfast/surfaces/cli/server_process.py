@@ -31,11 +31,11 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.gateway_identity import Adapt, Served, process_of
-from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.output import answer, printable, remark
 from holdfast.surfaces.cli.serve import LOOPBACK
 from holdfast.surfaces.http.access import bearer_token
 from holdfast.surfaces.http.gateway import GatewaySide
-from holdfast.surfaces.http.http_server import HttpServer, bound, serve
+from holdfast.surfaces.http.http_server import HttpServer, bound, in_url, serve
 from holdfast.surfaces.http.server.application import ServerSide
 
 _log = logging.getLogger("holdfast.serve")
@@ -83,7 +83,8 @@ def _announce_store(
     side: ServerSide, folder: ServerFolder, host: str, *, named: bool, as_json: bool
 ) -> None:
     link = side.new_link()
-    where = {"url": side.url, "link": link, "token_file": str(folder.token), "pid": os.getpid()}
+    token_file = printable(str(folder.token))
+    where = {"url": side.url, "link": link, "token_file": token_file, "pid": os.getpid()}
     token = _from_home(folder.token)
     line = f"serving at {side.url}, token in {token}\nfor a browser, once: {link}"
     answer(to_json(where) if as_json else line)
@@ -291,8 +292,7 @@ def _serve_requests(
 
 
 def _announce_gateway(agent: str, host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    answer(f"gateway of {agent} at http://{shown}:{port}")
+    answer(f"gateway of {agent} at http://{in_url(host)}:{port}")
     _warn_if_exposed(host)
 
 

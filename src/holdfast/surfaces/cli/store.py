@@ -10,7 +10,8 @@ from holdfast.kernel.errors import STATUS, InvalidValue
 from holdfast.runtime.configuration import load_settings, store_origin
 from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli.command import CommandGroup, json_option
-from holdfast.surfaces.cli.connection import given, settings_here, store_options
+from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.hints import chosen
 from holdfast.surfaces.cli.output import answer, printable, say, working
 from holdfast.surfaces.cli.render import json_document, pairs
 
@@ -25,7 +26,7 @@ def store() -> None:
 @store_options
 def info(as_json: bool) -> None:
     """Show which store is used here, and what chose it."""
-    facts = {**_upkeep().facts(), "chosen_by": "--store" if given().store else store_origin()}
+    facts = {**_upkeep().facts(), "chosen_by": "--store" if "store" in chosen else store_origin()}
     # A path may hold bytes that are no text, which JSON cannot carry.
     facts = {name: printable(fact) for name, fact in facts.items()}
     json_document(facts) if as_json else pairs(list(facts.items()))

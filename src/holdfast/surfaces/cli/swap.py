@@ -16,9 +16,10 @@ from holdfast.operations import workflows as operations
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.page.workflows import advice
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.custody import LEAVE, Custody
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import LEAVE, Custody, Wrapper, attended, connected_for_run
+from holdfast.surfaces.cli.custody import Wrapper, attended, closing_quietly
 from holdfast.surfaces.cli.output import printable, remark
 from holdfast.surfaces.cli.render import moment, pairs
 from holdfast.surfaces.cli.workflow_run import RecipeWaitNotes
@@ -116,7 +117,7 @@ def to(request: SwapTo, words: tuple[str, ...], quiet: bool) -> int:
 
 def _swap(request: SwapTo, quiet: bool, custody: Custody) -> int:
     with (
-        connected_for_run() as hf,
+        closing_quietly(connected()) as hf,
         hf.workflows.swap(
             **asdict(request),
             on_wait=RecipeWaitNotes(quiet=quiet),

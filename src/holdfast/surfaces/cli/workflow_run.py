@@ -22,16 +22,10 @@ from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.workflows import preemptible_flag, recipe_flag, wait_flag
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.custody import Claim
+from holdfast.runtime.custody import Claim, Custody
 from holdfast.surfaces.cli.command import quiet_option, request_options
-from holdfast.surfaces.cli.connection import store_options
-from holdfast.surfaces.cli.custody import (
-    Custody,
-    Wrapper,
-    attended,
-    connected_for_run,
-    leftovers_option,
-)
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.custody import Wrapper, attended, closing_quietly, leftovers_option
 from holdfast.surfaces.cli.output import remark
 
 signal_path_option = click.option(
@@ -123,7 +117,10 @@ def _as_workflow(
     request: RunWorkflow, signal_path: str | None, quiet: bool, custody: Custody
 ) -> int:
     try:
-        with connected_for_run() as hf, _work(hf, request, signal_path, quiet, custody) as work:
+        with (
+            closing_quietly(connected()) as hf,
+            _work(hf, request, signal_path, quiet, custody) as work,
+        ):
             workflow = work.workflow
             if work.swap_needed and not quiet:
                 remark(swap_advice(workflow.recipe))

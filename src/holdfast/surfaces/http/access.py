@@ -29,7 +29,7 @@ from holdfast.kernel.limits import (
     HTTP_REFUSED_BYTES_MAX,
     HTTP_REFUSED_S,
 )
-from holdfast.surfaces.http.http_server import keep_connection
+from holdfast.surfaces.http.http_server import in_url, keep_connection
 from holdfast.surfaces.http.problems import BODY_TOO_LARGE, refusal
 from holdfast.system.access import in_folder, make_private_folder, open_file
 
@@ -87,8 +87,7 @@ def served_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[st
     """The values of Host that are served: the bound address, the names of loopback, and what an
     operator adds.
     """
-    bound = f"[{host}]" if ":" in host else host
-    names = {bound.lower(), *_LOOPBACK}
+    names = {in_url(host).lower(), *_LOOPBACK}
     # Clients leave out the default port of HTTP.
     bare = names if port == _HTTP_PORT else set()
     return frozenset({f"{name}:{port}" for name in names} | bare | {name.lower() for name in more})

@@ -21,7 +21,8 @@ from litestar.response import Stream
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import HTTP_KEEP_ALIVE_S
-from holdfast.kernel.store import BEGINNING, Batch, Entry, Store
+from holdfast.kernel.store import BEGINNING, Entry, Store
+from holdfast.stores.listener import readable
 from holdfast.surfaces.http.problems import SECURED, problems
 
 _log = logging.getLogger("holdfast.http")
@@ -97,7 +98,7 @@ class Changes:
             except (HoldfastError, OSError):
                 # The store is away. Those who wait read it again, and get the error there.
                 self._wake_soon()
-                threading.Event().wait(_AGAIN_S)
+                readable([self._stop_fd], _AGAIN_S)
 
     def _wake_soon(self) -> None:
         # The loop may be closed by now: then nobody waits.
@@ -161,13 +162,6 @@ def place_of(given: str) -> tuple[str, int]:
     return (BEGINNING if cursor == _BEGIN else cursor), int(revision)
 
 
-def behind(batch: Batch, revision: int) -> list[Entry]:
-    """The entries of a batch behind a revision; all of them when it is not among them."""
-    revisions = [entry.revision for entry in batch.entries]
-    start = revisions.index(revision) + 1 if revision in revisions else 0
-    return batch.entries[start:]
-
-
 async def _until_error(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
     """The events, until the store fails: the client asks again behind the last id it got."""
     try:
@@ -198,7 +192,7 @@ async def _events(
         batch = await asyncio.to_thread(store.journal, cursor)
         if revision and batch.entries and revision not in {one.revision for one in batch.entries}:
             yield _CUT_SHORT
-        for entry in behind(batch, revision):
+        for entry in batch.behind(revision):
             if wanted(entry):
                 name, kind = event_id(cursor, entry.revision), entry.kind
                 yield b"id: %b\nevent: %b\ndata: %b\n\n" % (

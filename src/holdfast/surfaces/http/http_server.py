@@ -185,6 +185,11 @@ def keep_connection(scope: Scope) -> None:
         connection.keep()
 
 
+def in_url(host: str) -> str:
+    """A host as a URL and a Host header have it."""
+    return f"[{host}]" if ":" in host else host
+
+
 def bound(host: str, port: int) -> socket.socket:
     """A listening socket, on a free port for 0.
 

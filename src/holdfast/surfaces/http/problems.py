@@ -14,10 +14,10 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 
-from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.codec import Plain, encodable, to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
-from holdfast.operations.operation import json_fields
+from holdfast.operations.operation import json_fields, unexpected
 
 T = TypeVar("T")
 _Request = Request[Any, Any, Any]
@@ -82,7 +82,8 @@ def _answer(status: int, problem: Problem, headers: Any = None) -> Response[Prob
 
 
 def _on_holdfast_error(_: _Request, error: HoldfastError) -> Response[Problem]:
-    problem = Problem(code=error.code, message=error.message, fields=json_fields(error))
+    message = encodable(error.message)
+    problem = Problem(code=error.code, message=message, fields=json_fields(error))
     return _answer(status_of(error).http, problem)
 
 
@@ -104,10 +105,8 @@ def _on_nesting(_: _Request, __: RecursionError) -> Response[Problem]:
 
 
 def _on_bug(request: _Request, error: Exception) -> Response[Problem]:
-    # The client gets no more than the type: the message may hold what is not for everybody.
     _log.error("bug method=%s path=%s", request.method, request.url.path, exc_info=error)
-    message = f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
-    return _answer(500, Problem(code="error", message=message))
+    return _on_holdfast_error(request, unexpected(error))
 
 
 HANDLERS: dict[int | type[Exception], Any] = {

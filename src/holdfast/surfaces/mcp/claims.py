@@ -8,7 +8,7 @@ from itertools import count
 from typing import Literal, Protocol, TypeVar
 
 from holdfast.adapters.event_sender import BackgroundSender, EventSender
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Plain, encodable
 from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
@@ -90,7 +90,7 @@ def no_handle(handle: str) -> NotFound:
 def unknown(error: HoldfastError) -> Notice:
     """The notice for a store that does not answer."""
     words = f"it is not known whether you still have what you had: {error.message}"
-    return Notice(kind="store_unavailable", handle="", message=words)
+    return Notice(kind="store_unavailable", handle="", message=encodable(words))
 
 
 class Session:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.domains.agents import Agent
-from holdfast.domains.workflows.records import same_process
 from holdfast.kernel.limits import LABEL_CHARS_MAX
 from holdfast.kernel.names import check_label, check_new_label
 from holdfast.primitives.locks.records import PART
@@ -53,6 +52,6 @@ def agent_above(hf: Holdfast) -> Agent | None:
     ]
     for process in (hf.processes.current(), *hf.processes.ancestors()):
         for agent in named:
-            if agent.holder is not None and same_process(agent.holder, process):
+            if agent.holder is not None and agent.holder.parts == process.parts:
                 return agent
     return None

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import HoldfastError, LeaseLost, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import MCP_UNCLAIMED_S
-from holdfast.operations.operation import Stop
+from holdfast.operations.operation import Stop, unexpected
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, NoticeKind, Session
 
@@ -22,9 +22,7 @@ GO_ON = "your place in the queue is kept: call wait with this handle to go on, o
 def bug(error: Exception) -> HoldfastError:
     """The error for what nobody expected; the log says where it was."""
     logging.getLogger("holdfast.mcp").error("bug", exc_info=error)
-    return HoldfastError(
-        f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
-    )
+    return unexpected(error)
 
 
 class AheadView(Plain, frozen=True, kw_only=True):

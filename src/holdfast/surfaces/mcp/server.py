@@ -14,8 +14,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
-from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.codec import encodable, to_json, to_plain
 from holdfast.kernel.errors import (
+    EXIT_BUG,
     EXIT_DONE,
     Corrupt,
     DeadlockDetected,
@@ -40,7 +41,6 @@ from holdfast.surfaces.mcp.offer import bug
 from holdfast.surfaces.mcp.tool import ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 
-EXIT_FAULT = 70
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 INSTRUCTIONS = (
@@ -153,7 +153,7 @@ def _refused(
 ) -> types.CallToolResult:
     problem = {
         "code": error.code,
-        "message": complete(error.message),
+        "message": encodable(complete(error.message)),
         "fields": json_fields(error),
         "next": _next(error),
     }
@@ -189,7 +189,7 @@ def serve(session: Session, complete: Complete = str) -> None:
         anyio.run(_serve, session, complete)
     except BaseException:
         logging.getLogger("holdfast.mcp").exception("the server ended by a fault")
-        status = EXIT_FAULT
+        status = EXIT_BUG
     finally:
         _end(session, status)
 

@@ -5,7 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.kernel.errors import NotFound
 from holdfast.kernel.text import UNFIT
 
 _KINDS = {
@@ -73,13 +72,6 @@ def _in_javascript(pattern: str) -> str:
     named = pattern.replace("(?P<", "(?<")
     escaped = "".join(c if " " <= c <= "~" else f"\\u{{{ord(c):x}}}" for c in named)
     return f"/{escaped}/gu"
-
-
-def asset_named(assets: dict[str, Asset], name: str) -> Asset:
-    """One of them. Raises NotFound."""
-    if name not in assets:
-        raise NotFound("the page has no such file", name=name[:100])
-    return assets[name]
 
 
 def _asset(suffix: str, content: bytes) -> Asset:

@@ -49,7 +49,7 @@ from holdfast.operations.page.timeline import Timeline, timeline
 from holdfast.operations.page.workflows import why_swap, why_workflow
 from holdfast.primitives.journal import redacted
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
+from holdfast.surfaces.http.page.assets import Asset, headers_of, load_assets
 from holdfast.surfaces.http.problems import takes
 
 _Limit = Annotated[int, QueryParameter(ge=1, le=LIST_MAX)]
@@ -186,7 +186,9 @@ def _files() -> list[Any]:
 
     @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=False)
     def asset(name: FromPath[str], request: Request[Any, Any, Any]) -> Response[bytes]:
-        return sent(asset_named(assets, name), request)
+        if name not in assets:
+            raise NotFound("the page has no such file", name=name[:100])
+        return sent(assets[name], request)
 
     return [page, asset]
 

@@ -20,6 +20,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics.sources import CONTENT_TYPE, Metrics
 from holdfast.surfaces.http.access import AccessGate, served_hosts
 from holdfast.surfaces.http.events import Changes, events_route
+from holdfast.surfaces.http.http_server import in_url
 from holdfast.surfaces.http.openapi import application
 from holdfast.surfaces.http.page.routes import page_routes
 from holdfast.surfaces.http.problems import PUBLIC_PROBLEMS, SECURED
@@ -71,8 +72,7 @@ class ServerSide:
         more_hosts: Iterable[str] = (),
         ended_file: Path | None = None,
     ) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{port}"
+        self.url = f"http://{in_url(host)}:{port}"
         self.sessions = Sessions(token, port, ended_file=ended_file)
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
         self._executor = Executor(hf)
