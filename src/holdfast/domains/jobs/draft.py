@@ -84,9 +84,9 @@ def check_draft(job: Job, job_id: str | None, topic_prefix: str | None) -> None:
     if job.idle_timeout_sec is not None:
         _check_number("idle_timeout_sec", job.idle_timeout_sec, JOB_TIMEOUT_MAX_S)
     _check_number("max_attempts", job.max_attempts, JOB_ATTEMPTS_MAX)
-    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+    if not isinstance(job.priority, int) or not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
         raise InvalidValue(
-            f"priority is {job.priority}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
+            f"priority is {job.priority!r:.80}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
             field="priority",
         )
     _check_broker(job.broker)
@@ -107,6 +107,7 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
             )
         job_id = _new_id(tx.now)
     key = b2a_base64(os.urandom(AUTH_TOKEN_BYTES), newline=False).translate(_IN_URLS)
+    idle_s = draft.idle_timeout_sec
     job = replace(
         draft,
         job_id=job_id,
@@ -114,6 +115,8 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
         updated_at=tx.now,
         arrival=tx.revision,
         topic_prefix=draft.topic_prefix or default_prefix(job_id),
+        timeout_sec=float(draft.timeout_sec),
+        idle_timeout_sec=None if idle_s is None else float(idle_s),
         auth_token=key.rstrip(b"=").decode() if signed else None,
     )
     if (size := json_bytes(job)) > JOB_REGISTERED_BYTES_MAX:
@@ -207,9 +210,9 @@ def _check_broker(broker: Broker) -> None:
 
 
 def _check_number(field: str, value: float, most: float) -> None:
-    if not 0 < value <= most:
+    if not isinstance(value, int | float) or not 0 < value <= most:
         raise InvalidValue(
-            f"{field} is {value:g}: give a number above 0 and up to {most:.0f}", field=field
+            f"{field} is {value!r:.80}: give a number above 0 and up to {most:.0f}", field=field
         )
 
 
