@@ -182,7 +182,7 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
 
 
-def test_a_change_of_ours_has_the_other_systems_lock(folder: Path, mine: tuple[int, int]) -> None:
+def test_our_change_takes_the_other_systems_lock(folder: Path, mine: tuple[int, int]) -> None:
     written(folder, entry("train", "llama", *mine))
     with connected(folder) as hf, open(folder / ".workflows.lock", "a") as other:
         seen: list[bool] = []

@@ -101,7 +101,7 @@ def test_what_a_terminals_status_means(
     assert terminal.inspect().surface is surface
 
 
-def test_another_terminal_is_another_instance_and_none_is_away(
+def test_another_terminal_is_another_instance_and_a_missing_one_is_unavailable(
     world: World, terminal: RestAgent
 ) -> None:
     before = terminal.inspect().instance_id
@@ -117,7 +117,7 @@ def test_another_terminal_is_another_instance_and_none_is_away(
     "nonsense",
     [None, [], "x", 7, {}, {"detail": "starting"}, {"id": ""}, {"tracked_agent_id": None}],
 )
-def test_an_answer_that_tells_of_nobody_is_no_other_instance(
+def test_an_answer_without_an_agent_is_no_other_instance(
     world: World,
     terminal: RestAgent,
     managed: ManagedAgent,
@@ -148,7 +148,7 @@ def test_a_terminal_that_fails_or_goes_while_it_is_waited_for(
     assert terminal.answer(delivery, threading.Event()).code == "upstream_unavailable"
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for(
+def test_a_server_that_is_down_for_a_moment_is_waited_for(
     world: World, terminal: RestAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivery = terminal.deliver("x", "any")
@@ -227,9 +227,7 @@ def test_a_failed_managed_turn_is_reported(world: World, managed: ManagedAgent) 
     assert (answer.code, "no credit" in answer.detail) == ("agent_failed", True)
 
 
-def test_without_a_turn_a_prompt_is_delivered_and_no_more_is_known(
-    world: World, managed: ManagedAgent
-) -> None:
+def test_without_a_turn_a_prompt_is_only_delivered(world: World, managed: ManagedAgent) -> None:
     world.turn_id = None
     answer = say(managed)
     assert (answer.known, answer.code) == (False, None)

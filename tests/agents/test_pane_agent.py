@@ -213,7 +213,7 @@ def test_an_agent_that_was_never_ready_is_not_confused_with_its_shell_either(
     gone(agent, "exited_to_shell")
 
 
-def test_with_a_record_only_its_process_is_typed_to(shell: Shell, tmp_path: Path) -> None:
+def test_only_the_process_of_the_record_is_typed_to(shell: Shell, tmp_path: Path) -> None:
     shell.start_agent()
     free = shell.gateway()
     pid = int(ready(free).rpartition(":")[2].partition(".")[0])

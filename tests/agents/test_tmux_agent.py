@@ -168,7 +168,7 @@ def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(
     assert tmux("list-buffers") == ""
 
 
-def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(
+def test_a_restarted_server_is_another_instance_though_its_ids_are_the_same(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     old, before = instance(agent), last_look(agent)
@@ -312,7 +312,7 @@ def test_a_tmux_without_such_timers_is_named_and_gets_nothing(
     assert "use 3.2 or later" in seen.detail
 
 
-def test_without_a_pattern_nothing_tells_an_end_and_the_next_prompt_waits(tmux: TmuxServer) -> None:
+def test_without_a_pattern_the_end_is_unknown_and_the_next_prompt_waits(tmux: TmuxServer) -> None:
     agent = make(tmux, ready_regex=None, settle_s=0.5)
     delivery = agent.deliver("work", instance(agent))
     answer = agent.answer(delivery, threading.Event())
@@ -476,7 +476,7 @@ def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: 
         TmuxAgent(spec, agent="builder", folder=tmux.folder, processes=Procfs()).inspect()
 
 
-def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(
+def test_the_next_gateway_gets_the_pane_and_the_previous_one_stops_typing(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     one = instance(agent)
@@ -495,7 +495,7 @@ def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_m
 
 
 @pytest.mark.parametrize("pid", ["4194305", "%(pid)s"])
-def test_the_mark_of_a_dead_gateway_keeps_nobody_out(
+def test_the_mark_of_a_dead_gateway_blocks_nobody(
     tmux: TmuxServer, agent: TmuxAgent, pid: str
 ) -> None:
     place = Procfs().here()
@@ -572,7 +572,7 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(
     assert tmux("list-buffers") == ""
 
 
-def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(
+def test_an_abandoned_prompt_is_not_pasted_when_the_server_continues(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tmux)

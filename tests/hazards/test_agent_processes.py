@@ -82,7 +82,7 @@ def race(url: str) -> list[tuple[str, str, str | None]]:
 
 
 @pytest.mark.prove
-def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str) -> None:
+def test_one_of_sixteen_publishers_of_an_id_wins(hf: Holdfast, url: str) -> None:
     first = publish(hf, lease_s=0.001)
     while hf.agents.resolve("gpu").record is not None:
         continue
@@ -104,7 +104,7 @@ def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str)
     ]
 
 
-def test_a_killed_publisher_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, url: str) -> None:
+def test_a_killed_publisher_is_dead_though_nobody_reaped_it(hf: Holdfast, url: str) -> None:
     sleeper = os.fork()
     if not sleeper:
         signal.pause()
@@ -218,7 +218,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
 
 @pytest.mark.prove
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(
+def test_a_restarted_tmux_session_of_the_same_name_is_no_proof_of_death(
     tmp_path: Path, kind: str
 ) -> None:
     """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator

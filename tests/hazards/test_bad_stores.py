@@ -178,7 +178,7 @@ def test_check_finds_what_was_planted(path: Path) -> None:
     assert len(found.splitlines()) == 4
 
 
-def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_is_found_and_a_restore_repairs_it(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
     store.administration.backup([], saved)
@@ -212,7 +212,7 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
         "DELETE FROM meta WHERE name = 'revision'",
     ],
 )
-def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(
+def test_a_store_without_its_own_tables_is_refused_and_a_restore_repairs_it(
     path: Path, tmp_path: Path, gutting: str
 ) -> None:
     """Errors that were never to leave the store did, from the restore too."""
@@ -863,7 +863,7 @@ def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(
     other.close()
 
 
-def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
+def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_reset(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(*_: object) -> None:

@@ -313,7 +313,7 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
     assert secret.read_text() == '{"ip": "secret"}' and os.listdir(outside) == ["record.json"]
 
 
-def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(
+def test_a_folder_in_place_of_a_record_cannot_be_deleted_and_blocks_nothing(
     root: Path, store: FilesStore
 ) -> None:
     put(store, CARDS, "a")

@@ -114,7 +114,7 @@ def test_events_that_did_not_fit_are_written_whole_or_not_at_all(
     assert folder.events.read_bytes() == b"1\n22\n333\n"
 
 
-def test_of_several_gateways_started_at_once_one_serves(gate: GatewayProcess) -> None:
+def test_one_of_several_gateways_started_at_once_serves(gate: GatewayProcess) -> None:
     for _ in range(2):
         several = [GatewayProcess(gate.folder) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:

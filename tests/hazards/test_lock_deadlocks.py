@@ -86,7 +86,7 @@ def test_a_cycle_of_three(crowd: Crowd) -> None:
     processes[0].result()
 
 
-def test_a_cycle_through_a_look(crowd: Crowd) -> None:
+def test_a_cycle_through_a_wait_that_takes_nothing(crowd: Crowd) -> None:
     one, two = crowd.processes(2)
     one.acquire("a", by="one")
     held = two.acquire("b", by="two")

@@ -106,7 +106,7 @@ def _actors_can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("work", ["releases", "leaves", "closes"])
-def test_a_forked_child_does_not_let_go_of_what_its_parent_holds(crowd: Crowd, work: str) -> None:
+def test_a_forked_child_does_not_release_what_its_parent_holds(crowd: Crowd, work: str) -> None:
     parent, other = crowd.processes(2)
     held = parent.acquire("a", by="parent")
     found = parent.fork(work, held.key)
@@ -173,7 +173,7 @@ sys.stdin.readline()
     "end",
     ["sys.exit(3)", "raise KeyError('its own')", "hf.close()", "pass", "import os; os.abort()"],
 )
-def test_a_program_that_ends_without_letting_go_frees_by_its_end(crowd: Crowd, end: str) -> None:
+def test_a_program_that_ends_without_a_release_frees_its_locks(crowd: Crowd, end: str) -> None:
     script = _PROGRAM.format(end=end)
     waiter = crowd.process()
     with subprocess.Popen(

@@ -202,7 +202,7 @@ def test_crossed_locks_of_which_one_side_was_killed(crowd: Crowd) -> None:
     assert one.acquire("b", by="one").names == ("b",)
 
 
-def test_a_job_begun_again_after_its_process_was_killed_holds_for_itself(crowd: Crowd) -> None:
+def test_a_job_restarted_after_a_kill_holds_for_itself(crowd: Crowd) -> None:
     """The same job in a new process must not build on the grant of the dead one, which anybody may
     take over.
     """

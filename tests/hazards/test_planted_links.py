@@ -309,7 +309,7 @@ _LONG = {"dangling symlink", "symlink to an empty file", "folder"}
     "what", [pytest.param(what, marks=[pytest.mark.exhaustive] * (what in _LONG)) for what in FILES]
 )
 @pytest.mark.parametrize("kind", STORES)
-def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(
+def test_root_does_not_follow_what_a_member_puts_in_place_of_a_file(
     lab: Path, kind: str, what: str
 ) -> None:
     _, files, _ = used_store(lab, kind)
@@ -325,7 +325,7 @@ def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(
 
 @needs_root
 @pytest.mark.parametrize("kind", STORES)
-def test_a_link_in_the_place_of_a_folder_leads_root_nowhere(lab: Path, kind: str) -> None:
+def test_root_does_not_follow_a_link_in_place_of_a_folder(lab: Path, kind: str) -> None:
     _, files, folders = used_store(lab, kind)
     subprocess_copy(lab / "shared", lab / "kept")
 

@@ -166,7 +166,7 @@ def test_it_waits_for_us_and_sees_what_we_wrote(folder: Path) -> None:
 @pytest.mark.parametrize(
     "change", ["register", "status", "cancel", "requeue", "next_seq", "pick", "remove", "restore"]
 )
-def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) -> None:
+def test_every_change_takes_the_lock(folder: Path, tmp_path: Path, change: str) -> None:
     first, second = registered(folder, 2)
     seen: list[bool] = []
     with connected(folder) as hf:
@@ -272,7 +272,7 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_changed(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_lock_that_may_only_be_read_is_enough_and_one_that_was_replaced_counts_anew(
+def test_a_read_only_lock_file_is_enough_and_a_replaced_one_is_taken_again(
     folder: Path,
 ) -> None:
     registered(folder, 3)
@@ -384,7 +384,7 @@ def test_no_file_of_another_program_looks_like_one_that_we_have_just_written(
     assert len(times) == 500
 
 
-def test_a_mended_or_removed_record_of_workflows_has_their_lock_too(tmp_path: Path) -> None:
+def test_repairing_or_removing_a_workflow_record_takes_their_lock(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with holdfast.connect(f"files:{folder}") as hf:
         hf.workflows.register("train", "llama")

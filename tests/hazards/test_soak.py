@@ -240,7 +240,7 @@ def test_a_board_counts_for_all_and_each_part_is_played(tmp_path: Path) -> None:
     assert {part.name for part, _ in cast(0.1, ["locker", "watcher"])} == {"locker", "watcher"}
 
 
-def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
+def test_a_tally_counts_the_events_of_each_kind() -> None:
     tally = Tally()
     for kind, what in [("server", "kills"), ("server", "restarts"), ("worker", "kills")]:
         tally.add(kind, what)

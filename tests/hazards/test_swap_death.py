@@ -144,7 +144,7 @@ def looked_at_once(readers: list[Holdfast]) -> None:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("work", [complete, fail, give_up])
-def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
+def test_a_swapper_killed_at_any_step_blocks_nobody_and_is_cleared_once(
     hf: Holdfast, url: str, work: Callable[[Holdfast, str], None]
 ) -> None:
     if work is give_up:

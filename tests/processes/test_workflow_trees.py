@@ -320,7 +320,7 @@ def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Be
     assert end(waits)[:2] == (0, "loaded\n")
 
 
-def test_a_model_server_that_a_load_leaves_lives_on_and_holds_up_nobody(bench: Bench) -> None:
+def test_a_model_server_that_a_load_leaves_keeps_running_and_blocks_nobody(bench: Bench) -> None:
     script = "sleep infinity > /dev/null 2>&1 & echo $!"
     done = bench("swap", "to", "A", "--", "sh", "-c", script)
     assert (done.status, done.err) == (0, "")

@@ -197,7 +197,7 @@ def test_looking_makes_no_store(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_resolve_tells_the_reason(registry: Registry) -> None:
+def test_resolve_gives_the_reason(registry: Registry) -> None:
     refused(registry("agents", "resolve", "gpu"), 1, "missing: ")
     agent = registry.publish()
     ran = registry("agents", "resolve", "HOUMAO-gpu")

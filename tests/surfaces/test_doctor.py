@@ -645,7 +645,7 @@ def test_group_access_follows_the_settings(clinic: Clinic, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_umask_that_lets_the_group_write_is_nothing_to_mend(clinic: Clinic, kind: str) -> None:
+def test_a_umask_that_lets_the_group_write_needs_no_repair(clinic: Clinic, kind: str) -> None:
     """As distributions have it that give each user a group of their own."""
     clinic.folder.mkdir(mode=0o755)
     clinic.url = f"{kind}:{clinic.folder}/store"
@@ -683,7 +683,7 @@ def test_a_remedy_is_shown_apart_from_the_problem(clinic: Clinic) -> None:
     assert (found.says, found.fix[:18]) == ("'nosuch:...' is not a store", "give sqlite:PATH, ")
 
 
-def test_of_many_wide_files_only_some_are_listed(clinic: Clinic) -> None:
+def test_many_wide_files_are_not_all_listed(clinic: Clinic) -> None:
     clinic.used()
     for number in range(20):
         (clinic.folder / f"store.sqlite-{number:02}").touch(mode=0o644)

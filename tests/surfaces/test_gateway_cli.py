@@ -393,7 +393,7 @@ def test_the_token_is_not_sent_to_a_stranger_on_the_port_of_a_killed_gateway(
     assert all(token not in heard and "Authorization" not in heard for heard in Stranger.heard)
 
 
-def test_a_proof_that_was_got_elsewhere_is_none(gate: GatewayProcess) -> None:
+def test_a_proof_from_another_port_is_refused(gate: GatewayProcess) -> None:
     """A stranger on the old port could ask the gateway on its new one, whose token is the same."""
     instance = gate.client.folder.instance()
     assert instance is not None

@@ -157,7 +157,7 @@ def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench, agen
         assert ran.status == 4 and f"{agent_id}, x2" in ran.err
 
 
-def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(
+def test_a_second_gateway_ends_when_it_learns_that_its_agent_has_one(
     bench: AgentBench,
 ) -> None:
     """Before the agent is published, nothing tells that a name and an id are one."""
@@ -430,7 +430,7 @@ def test_without_a_pattern_a_prompt_is_delivered_and_its_end_unknown(bench: Agen
     assert "echo next" not in bench.tmux.screen("HOLDFAST-gpu")
 
 
-def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None:
+def test_options_override_the_manifest_with_a_notice(bench: AgentBench) -> None:
     agent = bench.start_agent("gpu", command=SHELL)
     begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT, "--interrupt-key", "Escape")
     try:
@@ -485,7 +485,7 @@ def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record
         assert bench.hf.agents.get(agent.agent_id).token > agent.token
 
 
-def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(
+def test_a_tmux_server_killed_and_restarted_under_a_gateway_keeps_no_agent_alive(
     bench: AgentBench,
 ) -> None:
     first = bench.start_agent("gpu", "--lease", "5", command=SHELL)

@@ -392,7 +392,7 @@ def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
     }
 
 
-def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_the_command_reports_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"no database" * 100)
     for url in (
         f"sqlite:{tmp_path}/store.sqlite",

@@ -705,7 +705,7 @@ def test_data_is_text_and_secrets_are_not_there(visit: Visit, made: PageStage) -
     assert foreign == []
 
 
-def test_characters_that_nobody_sees_are_written_out(visit: Visit, made: PageStage) -> None:
+def test_invisible_characters_are_written_out(visit: Visit, made: PageStage) -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
     made.job(f"sort\u200b it{hidden} \u202e⚠\ufe0f")
     panel = visit.why("jobs", "sort\\u200b it")

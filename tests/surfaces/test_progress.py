@@ -62,7 +62,7 @@ def test_long_work_on_a_store_says_that_it_goes_on(
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-progress"]
 
 
-def test_nothing_is_said_of_short_work_or_where_nobody_watches(
+def test_short_work_or_work_without_a_terminal_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal, file = Terminal(), Terminal(terminal=False)

@@ -164,7 +164,7 @@ def jump(store: Store) -> float | None:
     return None if found is None else found.seconds
 
 
-def test_what_was_seen_of_a_clock_goes_along_only_to_a_store_with_the_same_clock(
+def test_clock_observations_are_copied_only_to_a_store_with_the_same_clock(
     tmp_path: Path, postgres_server: Server
 ) -> None:
     """An embedded store and the queues beside it go by the machine's clock; a database has

@@ -638,7 +638,7 @@ def test_a_signal_while_a_swap_waits_ends_it_in_order(bench: Bench) -> None:
 
 
 @SHARED
-def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Bench) -> None:
+def test_a_killed_swapper_ends_its_command_and_blocks_nobody(bench: Bench) -> None:
     swap = bench.begin("swap", "to", "llama", "--", *trapping("SIGTERM"))
     assert line(swap) == "up"
     assert "a swap to llama by process" in bench("swap", "reconcile").out

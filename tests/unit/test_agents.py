@@ -285,7 +285,7 @@ def test_a_verdict_is_on_the_generation_that_was_looked_at(
     assert world.agents.get(winners[0].agent_id) == winners[0]
 
 
-def test_tmux_is_not_asked_where_nobody_is_in_the_way(world: World) -> None:
+def test_tmux_is_not_queried_without_a_conflict(world: World) -> None:
     agent = world.publish(holder=world.process(7))
     world.publish(generation_id=agent.generation_id, holder=world.process(8))
     assert world.tmux.asked == 0
@@ -533,7 +533,7 @@ def test_liveness_is_answered_in_parts(world: World) -> None:
     assert parts() == (dead, dead, dead, dead)
 
 
-def test_liveness_of_what_is_not_there_is_none_and_of_another_machine_unknown(world: World) -> None:
+def test_liveness_without_a_process_is_none_and_of_another_machine_unknown(world: World) -> None:
     bare = world.publish("bare", session_name=None, backend="command")
     seen = world.agents.liveness(bare)
     assert (seen.process, seen.tmux_session, seen.gateway) == (None, None, None)

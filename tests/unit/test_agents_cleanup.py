@@ -181,7 +181,7 @@ def test_what_changes_between_the_look_and_the_removal_stays(
     assert (world.agents.resolve_live_agent_record("gpu") is not None) == (how != "remove")
 
 
-def test_a_gone_one_that_was_resumed_since_stays(
+def test_a_dead_record_that_was_resumed_since_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = world.publish(holder=world.process(7))

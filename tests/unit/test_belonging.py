@@ -111,7 +111,7 @@ def test_the_agent_served_first_owns_the_queue(world: World) -> None:
     assert world.called("gpu") == "gpu"
 
 
-def test_a_queue_that_does_not_say_whose_it_is_goes_on_being_found(world: World) -> None:
+def test_a_queue_without_an_owner_is_still_found(world: World) -> None:
     """As older programs left it, and as one is that was begun before its agent was known."""
     world.open(Served("gpu")).close()
     assert (world.called("worker"), world.called(NAMED)) == ("gpu", "gpu")

@@ -439,7 +439,7 @@ def _as_if_killed(desk: Desk) -> None:
     desk.store.transact(body, scope=[ATTACHMENTS])
 
 
-def test_what_was_not_known_to_be_delivered_is_said_to_be_unknown(desk: Desk) -> None:
+def test_an_unconfirmed_delivery_is_reported_as_unknown(desk: Desk) -> None:
     first = desk.gateway(ScriptedAgent())
     ask(first)
     assert first.claim() is not None
@@ -652,7 +652,7 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(
     "text",
     ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)],
 )
-def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(
+def test_any_answer_of_an_agent_is_kept_and_blocks_nothing(
     desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()
@@ -741,7 +741,7 @@ def unanswered(
     monkeypatch.setattr(gateway, name, lost)
 
 
-def test_a_claim_that_was_committed_and_not_answered_keeps_the_slot_of_nobody(
+def test_a_claim_whose_answer_was_lost_does_not_keep_the_slot(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()

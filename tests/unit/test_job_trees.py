@@ -208,7 +208,7 @@ def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(
     assert trees.asked == []
 
 
-def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(
+def test_only_the_overdue_attempt_of_a_live_worker_is_asked_to_end(
     world: World, trees: JobTrees
 ) -> None:
     world.register(timeout_sec=10.0)
@@ -416,7 +416,7 @@ def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(
 
 
 @pytest.mark.parametrize("kind", ["completed", "error"])
-def test_a_command_that_tells_its_own_end_may_finish(
+def test_a_command_that_reports_its_own_end_may_finish(
     world: World, trees: JobTrees, kind: str
 ) -> None:
     job = orphaned(world)

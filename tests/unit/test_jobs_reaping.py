@@ -547,7 +547,7 @@ def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(
     assert [(job.job_id, job.prompt) for job in world.jobs.list_jobs()] == [("again", "new")]
 
 
-def test_the_lowest_priority_of_all_keeps_nobody_from_a_list(world: World) -> None:
+def test_a_job_of_the_lowest_priority_does_not_break_a_list(world: World) -> None:
     # Another program may have registered it: ours refuses such a priority.
     lowest = replace(world.register(), priority=1 - 2**63)
     world.store.transact(lambda tx: tx.put(JOBS, lowest.job_id, lowest), scope=[rows(JOBS)])

@@ -217,7 +217,7 @@ def test_a_partial_release_is_logged_with_the_rest(talkative: World) -> None:
     ]
 
 
-def test_the_journal_tells_exactly_what_the_table_shows(talkative: World) -> None:
+def test_the_journal_agrees_with_the_table(talkative: World) -> None:
     """Played back, it ends with the holders that there are."""
     locks = talkative.locks
     held = locks.acquire(["a", "b"], by="one")
@@ -774,7 +774,7 @@ def test_a_value_that_is_not_possible_is_refused_and_named(
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_s": math.nan}, {"mode": "both"}], ids=str)
-def test_a_look_refuses_the_same(timed: World, wrong: dict[str, Any]) -> None:
+def test_a_wait_that_takes_nothing_is_refused_likewise(timed: World, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
         timed.locks.wait("a", by="job", **wrong)
 

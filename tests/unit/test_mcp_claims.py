@@ -122,7 +122,7 @@ def _lock_claim(hf: Holdfast) -> tuple[LockClaim, threading.Event]:
     return claim, ended
 
 
-def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
+def test_a_lock_that_its_agent_does_not_collect_is_released(hf: Holdfast) -> None:
     held = hf.locks.acquire("x", by="other")
     claim, ended = _lock_claim(hf)
     assert claim.renew(1e12) is None
@@ -171,7 +171,7 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     assert claim.release(1) is False
 
 
-def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
+def test_a_lock_granted_while_its_request_is_given_up_is_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that takes its time: the caller of a release is asked to repeat it, and need not for
@@ -193,7 +193,7 @@ def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
     assert hf.locks.statistics()["x"].grants == 1
 
 
-def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
+def test_a_swap_that_its_agent_does_not_collect_is_given_up(hf: Holdfast) -> None:
     ended = threading.Event()
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
@@ -208,7 +208,7 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status() == (None, None, [], None)
 
 
-def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(
+def test_a_swap_that_becomes_ready_while_it_is_given_up_is_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a lock: the swap would stand in everybody's way until the agent ends."""
@@ -303,7 +303,7 @@ def test_a_swap_whose_giving_up_failed_can_be_given_up_again(
     assert session.hf.workflows.swap_status().marker is None
 
 
-def test_to_let_go_of_what_was_refused_frees_nothing(
+def test_releasing_a_refused_request_frees_nothing(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hf.locks, "try_acquire", _away)

@@ -100,7 +100,7 @@ def test_a_host_is_registered_once(world: World, registry: Registry) -> None:
     assert world.logged() == [("host.registered", "h1")]
 
 
-def test_there_is_nothing_to_tell_of_a_host_that_is_not_there(registry: Registry) -> None:
+def test_a_missing_host_has_no_facts(registry: Registry) -> None:
     assert registry.get_host_info("h1") is None
     assert registry.list_all_hosts() == {}
     assert not registry.unregister_host("h1")
@@ -257,7 +257,7 @@ def test_a_batch_of_hosts_is_all_or_nothing(world: World, registry: Registry) ->
 
 
 @pytest.mark.parametrize("bad", [{}, {"host_name": "h"}, {**host(1), "mask": 1}, "h1", None])
-def test_a_batch_says_which_of_its_parts_is_none(quick_world: World, bad: Any) -> None:
+def test_a_refused_batch_names_the_invalid_part(quick_world: World, bad: Any) -> None:
     with pytest.raises(InvalidValue, match="host_name, primary_ip"):
         quick_world.registry.register_hosts([bad])
     with pytest.raises(InvalidValue, match="host_name, job_type"):
@@ -475,7 +475,7 @@ def test_a_run_may_release_its_lease_though_its_process_is_dead(
         registry.release_source_host_lease("run", "h1")
 
 
-def test_a_lease_may_be_another_processes_or_nobodys(world: World, registry: Registry) -> None:
+def test_a_lease_may_belong_to_another_process_or_to_none(world: World, registry: Registry) -> None:
     register(registry, 1)
     world.machine.begin(7)
     lease(registry, "theirs", pid=7)
@@ -515,7 +515,7 @@ def test_the_configured_time_to_live_is_for_every_lease(world: World) -> None:
     assert registry.sweep() == Swept(2, 1)
 
 
-def test_a_lease_from_another_machine_lives_by_its_signs_of_life(
+def test_a_lease_from_another_machine_lasts_while_it_is_renewed(
     world: World, registry: Registry
 ) -> None:
     register(registry, 1)
@@ -874,7 +874,7 @@ def test_a_wrong_name_of_a_router_or_job_is_refused(quick_world: World, bad: Any
 # --- the rule of the router's lock ---
 
 
-def test_no_host_is_leased_while_another_job_has_its_router_alone(
+def test_no_host_is_leased_while_another_job_holds_its_router(
     world: World, registry: Registry
 ) -> None:
     register(registry, 1)
@@ -1082,15 +1082,13 @@ def test_every_change_is_logged_in_one_place(
     ]
 
 
-def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
+def test_an_unknown_type_of_job_locks_nothing(world: World) -> None:
     with raises(InvalidValue, field="job_type"):
         world.registry.acquire_router_lock("router-1", "job-1", 0, job_type="bogus")
     assert not world.registry.is_router_locked("router-1")
 
 
-def test_a_router_whose_time_is_over_is_released_by_nobody(
-    world: World, registry: Registry
-) -> None:
+def test_an_expired_router_lock_cannot_be_released(world: World, registry: Registry) -> None:
     assert registry.acquire_router_lock("r1", "job-1", ttl_s=5)
     assert registry.acquire_all_router_locks_atomic(["r2", "r3"], "job-1", ttl_s=50)
     world.clock.advance(6)

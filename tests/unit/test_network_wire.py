@@ -219,7 +219,7 @@ def test_a_time_beyond_the_calendar_is_no_reason_to_lose_a_lease(when: float) ->
         (read_neighbor_leases, {**OLD_NEIGHBORS, "leases": [None]}),
     ],
 )
-def test_what_is_none_is_refused(read: Any, document: Any) -> None:
+def test_an_invalid_document_is_refused(read: Any, document: Any) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         read("k", document)
 

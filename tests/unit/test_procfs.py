@@ -120,7 +120,7 @@ def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> N
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**12, 1 << 70])
-def test_a_pid_that_cannot_be_is_nobodys(pid: int) -> None:
+def test_an_impossible_pid_belongs_to_no_process(pid: int) -> None:
     """Another program's record may have any number: of 0 and -1 the kernel says that there are such
     processes.
     """

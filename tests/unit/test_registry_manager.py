@@ -261,7 +261,7 @@ def test_a_wrong_configuration_names_what_is_wrong(bad: Any, named: str) -> None
         RegistryManager(bad)
 
 
-def test_a_registry_that_is_switched_off_says_so_at_every_call(tmp_path: Path) -> None:
+def test_a_disabled_registry_refuses_every_call(tmp_path: Path) -> None:
     log = tmp_path / "log"
     manager = RegistryManager(
         {"enabled": False, "registry_dir": str(tmp_path / "none"), "transaction_log_path": str(log)}
@@ -494,7 +494,7 @@ def test_a_store_that_cannot_be_opened_is_reported(
         lambda manager: manager.get_host_lease_count("../x"),
     ],
 )
-def test_one_that_is_switched_off_says_so_whatever_it_is_given(call: Any) -> None:
+def test_a_disabled_registry_refuses_any_arguments(call: Any) -> None:
     with (
         RegistryManager({"enabled": False}) as manager,
         pytest.raises(RegistryError, match="switched off") as refused,

@@ -123,7 +123,7 @@ def test_a_clock_set_back_again_is_as_it_was(steady: SteadyClock, clock: ManualC
     assert steady.for_retention(clock.now()) == clock.now()
 
 
-def test_a_small_step_is_none(steady: SteadyClock, clock: ManualClock) -> None:
+def test_a_small_clock_step_is_ignored(steady: SteadyClock, clock: ManualClock) -> None:
     clock.step(CLOCK_JUMP_S)
     assert steady.without_jump(clock.now()) == clock.now()
 

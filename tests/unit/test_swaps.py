@@ -170,9 +170,7 @@ def test_the_recipe_that_a_dead_swapper_began_to_load_is_unknown(world: World, b
 
 
 @pytest.mark.parametrize("phase", [None, Phase.BEGUN])
-def test_a_dead_swap_that_does_not_say_how_far_it_came_may_have_loaded(
-    world: World, phase: Phase | None
-) -> None:
+def test_a_dead_swap_of_unknown_progress_may_have_loaded(world: World, phase: Phase | None) -> None:
     """As that of another program, or of an earlier version."""
     load(world, "llama")
     gone = world.machine.begin(2).current()
@@ -301,7 +299,7 @@ def test_a_swap_that_begins_to_wait_ends_the_wait_of_one_whose_work_it_waits_for
     assert swapping.ended().loaded
 
 
-def test_a_swap_that_only_tries_says_that_another_is_in_the_way(world: World) -> None:
+def test_a_swap_without_a_wait_times_out_while_another_runs(world: World) -> None:
     first, second = world.process(2), world.process(3)
     first.register("a", "llama")
     second.register("b", "qwen")
@@ -401,7 +399,7 @@ def test_what_cannot_be_is_refused_before_anything_is_stored(
 # --- running work ---
 
 
-def test_work_with_the_same_recipe_is_not_in_the_way(world: World) -> None:
+def test_work_with_the_same_recipe_does_not_block(world: World) -> None:
     world.workflows.register("serve", "llama")
     with world.workflows.swap("llama", timeout_s=0):
         pass
@@ -543,7 +541,7 @@ def test_work_that_ignores_the_signal_is_refused_by_policy(world: World) -> None
     assert marker(world) is None and not world.lock.is_held()
 
 
-def test_a_refusal_disturbs_nobody(world: World) -> None:
+def test_a_refusal_asks_nobody_to_yield(world: World) -> None:
     world.process(2).register("train", "qwen")
     world.process(3).register("tune", "qwen", preemptible=True)
     with pytest.raises(
@@ -856,7 +854,7 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(
     ]
 
 
-def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(
+def test_a_swap_that_is_interrupted_at_its_end_releases_its_lock(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Ctrl-C pressed twice, in a program that lives on: nobody could swap as long as it did."""

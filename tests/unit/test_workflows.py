@@ -312,7 +312,7 @@ def test_a_pid_that_was_given_to_another_process_is_dead(world: World) -> None:
     assert "workflow.swept" in world.kinds()
 
 
-def test_of_a_machine_that_cannot_be_seen_the_time_decides(world: World) -> None:
+def test_the_lease_decides_about_another_machine(world: World) -> None:
     away = world.process(7, Machine("host-2"))
     away.register("far", "llama", ttl_s=30)
     world.clock.advance(30)
@@ -431,7 +431,7 @@ def test_a_new_registration_does_not_see_the_signal_of_an_old_one(world: World) 
     assert not os.path.exists(own_path)
 
 
-def test_running_registers_renews_tells_and_releases(world: World) -> None:
+def test_running_registers_renews_reports_and_releases(world: World) -> None:
     asked = threading.Event()
     with world.process(2).running("train", "llama", preemptible=True, on_preempt=asked.set) as work:
         assert names(world) == ["train"]
@@ -491,7 +491,7 @@ def swept_behind_its_back(world: World, name: str) -> None:
     world.store.transact(sweep, scope=[WORKFLOWS])
 
 
-def test_running_tells_when_it_was_swept(world: World) -> None:
+def test_running_reports_that_it_was_swept(world: World) -> None:
     work = world.process(2).running("train", "llama").__enter__()
     swept_behind_its_back(world, "train")
     assert work.lost.wait(PATIENCE_S)
@@ -612,7 +612,7 @@ def damage(store: Store, space: str, key: str, data: bytes) -> None:
         )
 
 
-def test_a_look_changes_nothing_where_there_is_nothing_to_sweep(world: World) -> None:
+def test_reading_changes_nothing_if_there_is_nothing_to_sweep(world: World) -> None:
     world.workflows.register("train", "llama")
     before = world.entries()
     world.workflows.list_workflows()
