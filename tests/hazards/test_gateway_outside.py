@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.harness.disk import mounted
+from tests.harness.ports import has_unread
 from tests.harness.processes import state_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.harness.tmux_server import TmuxServer, delivered
@@ -248,15 +248,15 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
 ) -> None:
     gate.start(stops_at="gateway.delivery.after")
     assert gate.process is not None
-    pid = gate.process.pid
+    pid, instance = gate.process.pid, gate.client.folder.instance()
+    assert instance is not None
     with ThreadPoolExecutor(2) as pool:
         # It may stand still before it has answered.
         asking = pool.submit(gate.client.prompt, "long")
         until(lambda: state_of(pid) == "T")
         interrupting = pool.submit(gate.client.interrupt, wait_s=PATIENCE_S)
-        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads. No
-        # event reports that a request lies in the socket of a stopped process.
-        time.sleep(0.3)
+        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads.
+        until(lambda: has_unread(instance.port))
         gate.process.send_signal(signal.SIGCONT)
         done, long = interrupting.result(PATIENCE_S), str(asking.result(PATIENCE_S)["request_id"])
     assert done["state"] == "completed"

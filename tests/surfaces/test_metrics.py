@@ -162,14 +162,12 @@ def test_leases_say_how_long_they_are_still_believed(hf: Holdfast, tmp_path: Pat
     )
     hf.workflows.register("tuning", "llama", ttl_s=300)
     found = samples(hf)
-    assert (
-        590
-        < found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name]
-        <= 600
-    )
-    assert 0 <= found["holdfast_agent_lease_age_seconds", agent.agent_id, agent.agent_name] < 10
-    assert 290 < found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"] <= 300
-    assert 0 <= found["holdfast_workflow_lease_age_seconds", "llama", "tuning"] < 10
+    left = found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name]
+    age = found["holdfast_agent_lease_age_seconds", agent.agent_id, agent.agent_name]
+    assert 600 - PATIENCE_S < left <= 600 and 0 <= age < PATIENCE_S
+    left = found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"]
+    age = found["holdfast_workflow_lease_age_seconds", "llama", "tuning"]
+    assert 300 - PATIENCE_S < left <= 300 and 0 <= age < PATIENCE_S
     assert found["holdfast_agents", "fresh"] == 1 and found["holdfast_workflows", "live"] == 1
 
 

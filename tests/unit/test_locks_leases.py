@@ -1504,6 +1504,14 @@ def test_a_holder_cut_off_from_the_store_learns_when_its_lease_ends() -> None:
 def test_a_holder_that_renews_gets_no_notice() -> None:
     store = Distant()
     locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=0.3))
-    with locks.acquire("a", by="job") as grant:
-        assert not grant.lost.wait(1.0)
+
+    def is_kept() -> bool:
+        grant = locks.acquire("a", by="job")
+        lost = grant.lost.wait(1.0)
+        locks.release(grant)
+        return not lost
+
+    # A stalled machine may renew too late once; a holder that is notified all the same is so each
+    # time.
+    until(is_kept)
     locks.close()
