@@ -1,6 +1,4 @@
-"""Rules of asking for locks, waiting, lasting and looking after them, each with a way to break
-it.
-"""
+"""Rules of lock requests, waits, durable grants and upkeep, each with a way to break it."""
 
 from proof.mutation.locks import LOCK_TESTS
 from proof.mutation.mutant import Mutant
@@ -21,7 +19,7 @@ TESTS = dict.fromkeys(
 )
 
 MUTANTS = [
-    # Locks: asking, waiting, holding.
+    # Locks: requests, waits, grants.
     Mutant(
         "an expired hold of the same job is not re-entered",
         _ANSWER,

@@ -1,6 +1,4 @@
-"""Rules of locks: who is compatible with whom, whose turn it is, what is kept; each with a way to
-break it.
-"""
+"""Rules of locks: compatibility, order, what is kept; each with a way to break it."""
 
 from proof.mutation.mutant import Mutant
 
@@ -20,12 +18,14 @@ LOCK_TESTS = (
     "tests/unit/test_locks_events.py",
     "tests/model/test_lock_cases.py",
 )
-"""Those of the lock manager, the nearest first: its rules show in each other's tests."""
+"""The tests of the lock manager, the nearest first. A rule of one file may fail in the test of
+another.
+"""
 
 TESTS = dict.fromkeys((_RULES, _TURNS, _TABLE, _LOCKS, _RECORD, _ACQUISITION, _CONTEXT), LOCK_TESTS)
 
 MUTANTS = [
-    # Locks: the rules of turns.
+    # Locks: compatibility and order.
     Mutant(
         "an exclusive holder keeps others out",
         _RECORD,
@@ -141,7 +141,7 @@ MUTANTS = [
         "not other.wait_only and conflict(other.mode, waiter.mode) and",
         "conflict(other.mode, waiter.mode) and",
     ),
-    # Locks: one step on the table.
+    # Locks: steps on the table.
     Mutant(
         "a release grants the next waiter",
         _TURNS,
@@ -296,7 +296,7 @@ MUTANTS = [
         "            self.tx.delete(LOCK_WAITS, key)\n            self._queue(row.name)",
         "            self._queue(row.name)",
     ),
-    # Locks: asking, waiting, holding.
+    # Locks: requests, waits, grants.
     Mutant(
         "a quick grant takes a whole set or nothing",
         _ACQUISITION,

@@ -1,6 +1,4 @@
-"""Rules of the journal, of counted holds and of leases kept in the background, each with a way to
-break it.
-"""
+"""Rules of the journal, of counted holds and of background renewal, each with a way to break it."""
 
 from proof.mutation.mutant import Mutant
 
@@ -152,7 +150,7 @@ MUTANTS = [
         "self._keeper.begin_process()",
         "        pass",
     ),
-    # The keeper.
+    # Background renewal.
     Mutant(
         "only one of several threads releases a grant",
         _KEEPER,

@@ -114,9 +114,9 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
             "a worker that lives lost|was claimed twice",
         ),
         # By the last look: what was killed is not cleared.
-        ("kept_holds", ["counter"], "holds of nobody are left"),
+        ("kept_holds", ["counter"], "holds of dead processes are left"),
         # By the last look: the journal does not tell what the records show.
-        ("missing_journal", ["counter"], "the journal tells of holds that are not there"),
+        ("missing_journal", ["counter"], "the journal has holds that do not exist"),
         # By the last look, of what a server answered: its clients are told of what is not there.
         ("lost_job", ["caller", "worker"], "a registered job is lost: caller"),
         # By the first process of a tree: one of the tree before it lives.
@@ -134,7 +134,7 @@ def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> N
     done = next((soak for soak in soaks if soak.status), None)
     assert done is not None and done.status == 1 and done.counts["violations"] >= 1
     assert re.search(found, done.said), done.said
-    [left] = re.findall("what it left is in (.*)", done.said)
+    [left] = re.findall("its files are in (.*)", done.said)
     # Trees of a planted fault may still be writing there as they end.
     until(lambda: _is_removed(left))
 
