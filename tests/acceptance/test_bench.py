@@ -1,5 +1,5 @@
-"""The benchmark can still be run: one short round of the families that need nothing but Holdfast.
-What it measures is not judged here.
+"""The benchmark still runs: one short round of the families that need only Holdfast. The figures
+are not judged here.
 """
 
 import subprocess

@@ -1,5 +1,5 @@
-"""A folder of jobs that another program filled: listed, picked and completed in place, and still
-that program's to read.
+"""A folder of jobs that another program filled: jobs are listed, picked and completed in place, and
+that program can still read them.
 """
 
 import fcntl

@@ -97,9 +97,7 @@ def test_another_command_line_is_another_instance(tmp_path: Path) -> None:
 
 
 def sleeper(folder: Path, handler: str) -> list[str]:
-    """A program that says that it is there, and then does what it likes with signals; and a child
-    of it.
-    """
+    """A program with a child, which reports that it runs and then handles signals in its own way."""
     script = (
         "import signal, sys, time, subprocess, pathlib\n"
         f"{handler}\n"

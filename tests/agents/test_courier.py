@@ -1,4 +1,4 @@
-"""Who takes events to brokers: one that is away holds up no other."""
+"""The courier of events: a broker that is down delays no other."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -150,7 +150,7 @@ def test_events_go_out_at_once_while_another_broker_is_away(
     asked = list(brokers.asked)
     background.close(PATIENCE_S)
     assert (asked, len(said)) == (["away", "there"], 1)
-    # At the end it is asked once more.
+    # At the end it is tried once more.
     assert brokers.asked == ["away", "there", "away"]
 
 

@@ -1,4 +1,4 @@
-"""The tmux adapter on a real tmux: what arrives, what is refused, who it arrives at."""
+"""The tmux adapter on a real tmux: what arrives, what is refused, and in which program it arrives."""
 
 import os
 import sys
@@ -122,7 +122,7 @@ def test_an_answer_that_has_scrolled_away_is_whole(tmux: TmuxServer, agent: Tmux
         tmux("send-keys", "-t", "=claude:", "-l", f"line {number}")
         tmux("send-keys", "-t", "=claude:", "Enter")
     until(lambda: len(tmux.heard()) == 40)
-    # It writes down what it hears before it shows it.
+    # It logs its input before it shows it.
     until(lambda: tmux.screen("claude").rstrip().endswith("\nready>"))
     assert "heard 4 bytes" in say(agent, "last")
 

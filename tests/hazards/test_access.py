@@ -1,5 +1,5 @@
-"""Who may use what is made: its owner alone whatever the umask, or a group where that is
-configured, a second user included.
+"""Who may use new files: only their owner whatever the umask, or a configured group, with a second
+user.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost,
-nothing half-written.
+"""Damaged, foreign, unwritable and crowded stores: one clear error, nothing lost, nothing
+half-written.
 """
 
 import contextlib
@@ -713,7 +713,7 @@ def test_a_writer_stopped_inside_the_gate_is_named(path: Path) -> None:
     with pytest.raises(LockTimeout, match=str(child)) as caught:
         store.transact(lambda tx: tx.put(THINGS, "mine", Thing()), scope=[THINGS], timeout_s=0.2)
     assert caught.value.fields["outcome"] == "none"
-    # Readers are not held up, and once it goes on, so does everyone.
+    # Readers are not blocked, and once it continues, nobody is.
     assert store.get(THINGS, "k000") is not None
     os.kill(child, signal.SIGCONT)
     assert os.waitpid(child, 0)[1] == 0
@@ -843,9 +843,7 @@ def test_after_a_failed_sync_no_change_is_acknowledged_before_the_log_is_restart
 def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel tells of an error once for each descriptor, and not those that are opened after it
-    was told.
-    """
+    """The kernel reports an error once for each descriptor, and not to those opened afterwards."""
     store, other = _open(path), _open(path)
     sync = os.fdatasync
 
@@ -927,9 +925,7 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(
 def test_a_checkpoint_during_close_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change was committed and synced, and its caller was told that nothing had been
-    changed.
-    """
+    """The change was committed and synced, and its caller got an error with the outcome `none`."""
     monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
     store = _open(path)
     with faults.at_point("sqlite.checkpoint.between", lambda _: store.close()):
@@ -942,9 +938,7 @@ def test_a_checkpoint_during_close_does_not_fail_the_change_before_it(
 def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller got an error of the system's own, and none that says what
-    became of it.
-    """
+    """The caller got an error of the operating system, without an outcome."""
     monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1)
     store = _open(path)
 

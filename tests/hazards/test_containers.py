@@ -165,9 +165,7 @@ def test_processes_of_one_boot_share_the_volatile_file_and_the_next_boot_begins_
 
 
 def test_a_crowd_of_many_boot_ids_takes_turns(tmp_path: Path, url: str) -> None:
-    """All begin at once, on a store that nobody has used: whoever is first decides on the file, and
-    the others take it.
-    """
+    """All start at once on an unused store: the first one chooses the file, and the others use it."""
     (tmp_path / "count").write_text("0")
     turns = 6
     crowd = [

@@ -155,7 +155,7 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
     listener.start()
     try:
         while not listening.is_set():
-            # Without an id a stream begins with now, and nothing tells when that is.
+            # Without an id a stream starts now, and no event reports when that is.
             gate.client.prompt("hello", wait_s=PATIENCE_S)
         for turn in range(3):
             for number in range(4):
@@ -232,7 +232,7 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
     assert tmux.heard() == []
     assert client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
     if action == "replay":
-        # It comes to the same point once more, and is let go on.
+        # It reaches the same point once more, and is continued.
         until(lambda: state_of(pid) == "T")
         attached.process.send_signal(signal.SIGCONT)
     done = client.request(old, wait_s=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Deadlocks among real processes: one gets the error, with the cycle, and the others go on."""
+"""Deadlocks among real processes: one gets the error with the cycle, and the others continue."""
 
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -28,7 +28,7 @@ def test_crossed_locks(crowd: Crowd) -> None:
     assert (
         caught.value.fields["cycle"] == "two waits for a, held by one; one waits for b, held by two"
     )
-    # What it held it holds still, and the other goes on when it lets go.
+    # It keeps what it holds, and the other continues when it releases.
     two.check(held.key)
     assert two.release(held.key)
     assert one.result().names == ("b",)

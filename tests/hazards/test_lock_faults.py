@@ -1,8 +1,6 @@
-"""kill -9 at every fault point of what the locks do: nothing is stuck, nothing is held twice, and
-the table drains.
-
-Each step is done by a process that is killed at its first fault point, then by one that is killed
-at its second, and so on until one gets through. Then others must be able to go on.
+"""kill -9 at every fault point of the locks: nothing is stuck, nothing is held twice, and the table
+drains. Each step runs in a process that is killed at its first fault point, then in one that is
+killed at its second, and so on until one finishes. Then others must be able to continue.
 """
 
 from collections.abc import Callable, Iterator
@@ -244,8 +242,8 @@ def test_kicking(crowd: Crowd, tmp_path: Path) -> None:
 
 
 def test_a_wake_up_whose_sender_was_killed_before_sending_it(crowd: Crowd) -> None:
-    """The one that hands over is not the one that is watched: its death wakes nobody, and the
-    waiter looks by itself.
+    """The process that hands over is not the one that is watched: its death wakes nobody, and the
+    waiter rechecks by itself.
     """
     holder, kicker, waiter = crowd.processes(3)
     holder.acquire("a", by="holder")

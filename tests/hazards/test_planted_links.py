@@ -60,7 +60,7 @@ def url_in(lab: Path, kind: str) -> str:
 
 
 def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
-    """All that makes, writes and reads files. Each part goes on when another was refused."""
+    """Everything that creates, writes and reads files. Each part runs even if another was refused."""
     log = hf.job_log
     assert log is not None
     jobs = [job.job_id for job in hf.jobs.list_jobs()]
@@ -95,7 +95,7 @@ def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
             )
 
     yield lambda: hf.jobs.register_job("sort it", agent="agent", agent_session="s")
-    # A job that was there: its log goes on.
+    # An existing job: its log continues.
     yield lambda: hf.jobs.pick_pending("s")
     yield lambda: print(log.catch_up(hf.log, hf.jobs.peek) or "")
     yield from (
@@ -154,7 +154,7 @@ class Canary:
         self.folder = folder
         folder.mkdir(mode=0o700)
         (folder / "inside").mkdir(mode=0o700)
-        # Whatever is looked for behind a linked folder is there.
+        # Everything behind a linked folder exists.
         for name, content in (
             ("secret", SECRET),
             ("empty", b""),

@@ -223,7 +223,7 @@ def test_when_it_keeps_the_lock_we_say_so_in_time_and_name_file_and_process(fold
         assert on_disk(folder) == before
         # What lies in other files does not wait for it, nor do other changes behind ours.
         hf.network.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
-        # A process that is killed has its lock no more.
+        # A killed process has lost its lock.
         other.end()
         assert hf.jobs.pick_pending(LABEL) is not None
 
@@ -321,9 +321,9 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
 def test_a_killed_claim_does_not_take_the_job_from_its_next_worker(
     folder: Path,
 ) -> None:
-    """The claim is committed, its file is not written, and the lock went with the process: the
-    other program sees a pending job and takes it. Then that is the truth, also for whoever finishes
-    what the dead one left.
+    """The claim is committed, its file is not written, and the lock ended with the process. The
+    other program sees a pending job and takes it. That claim is then valid, also for a process that
+    finishes the dead one's work.
     """
     (job_id,) = registered(folder, 1)
 

@@ -117,7 +117,7 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
         ("kept_holds", ["counter"], "holds of dead processes are left"),
         # By the last look: the journal does not tell what the records show.
         ("missing_journal", ["counter"], "the journal has holds that do not exist"),
-        # By the last look, of what a server answered: its clients are told of what is not there.
+        # By the final check, from a server's answer: its clients know of a job that does not exist.
         ("lost_job", ["caller", "worker"], "a registered job is lost: caller"),
         # By the first process of a tree: one of the tree before it lives.
         ("no_tree", ["lock_tree"], "two trees have tree-"),
@@ -262,7 +262,7 @@ def test_a_tally_counts_the_events_of_each_kind() -> None:
     [
         (200, {}, False),
         (409, {}, False),
-        # It waited for a lock in vain, and that is the answer.
+        # It timed out waiting for a lock, and that is the answer.
         (504, {"by": "somebody"}, False),
         (504, {"outcome": "none"}, True),
         (503, {"outcome": "none"}, True),

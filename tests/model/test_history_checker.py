@@ -350,7 +350,7 @@ def test_what_is_seen_is_what_there_is() -> None:
 
 
 def by_every_order(operations: Sequence[Operation], specification: Specification[Any]) -> bool:
-    """Is there an order? Found by trying all of them."""
+    """Whether there is an order. This tries all of them."""
     answered = [one for one in operations if not one.pending]
     pending = [one for one in operations if one.pending]
     return any(

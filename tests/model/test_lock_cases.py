@@ -170,8 +170,8 @@ def test_a_cycle_through_a_dead_process_is_no_deadlock() -> None:
 
 
 def test_what_was_passed_on_to_another_process_is_not_taken_from_it_when_the_first_ends() -> None:
-    """As a command does that waits for a lock in the name of its shell: it ends as soon as it has
-    it.
+    """Like a command that waits for a lock in the name of its shell, and ends as soon as it has the
+    lock.
     """
     play(
         *(

@@ -200,7 +200,7 @@ def test_the_later_of_two_requests_must_not_go_first() -> None:
 
 
 def test_one_that_got_no_turn_may_hold_what_its_job_does_not_know_of() -> None:
-    """Whoever holds something may pass those that wait for it."""
+    """A job that holds something may overtake those that wait for it."""
     found = (
         held(1, 1.0, 2.0, "first")(Tale()).ask(0.9, "b1", "m", by="b").tell(1.0, "no_turn", "b1")
     )

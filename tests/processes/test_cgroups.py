@@ -165,7 +165,7 @@ def test_a_command_that_never_begins_leaves_no_group(sqlite: Bench) -> None:
     sqlite.waiting("r", "two")
     own = cgroup._own()
     assert own is not None
-    # The claim has no tree while it waits. But the id of a tree tells its wrapper.
+    # The claim has no tree while it waits. But the id of a tree names its wrapper.
     [group] = Path(own).glob(f"holdfast-{os.geteuid()}-{second.pid}-*")
     second.send_signal(signal.SIGTERM)
     assert end(second)[0] != 0

@@ -178,8 +178,8 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
 
 
 def test_a_guardian_that_is_stopped_while_it_starts_only_delays(sqlite: Bench) -> None:
-    """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the
-    guardian's first word.
+    """The kernel reports the stop and the continuation to the wrapper, while it waits for the
+    guardian's first line.
     """
     first = sqlite.run("r", "--", "echo", "in")
     end_s = time.monotonic() + PATIENCE_S
@@ -410,7 +410,7 @@ def test_a_signal_ends_what_is_left_also_without_a_guardian(bench: Bench, kept: 
         guard.kill()
         quiet(first)
         head.wait()
-        # It waits for the rest, and has said so.
+        # It waits for the rest, and has reported that.
         assert f"{grandchild} sleep" in remark(first)
         first.send_signal(signal.SIGTERM)
         last.wait()

@@ -173,7 +173,7 @@ class Death:
         return bool(waiting.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """End it if it lives, and let go."""
+        """End it if it lives, and close it."""
         self.send(signal.SIGKILL)
         os.close(self._fd)
 

@@ -461,7 +461,7 @@ def test_a_missing_database_is_reported(postgres_server: Server) -> None:
 
 @pytest.fixture
 def limited_url(postgres_server: Server, postgres_url: str) -> Iterator[str]:
-    """A role that may have so many connections as a store opens with, and no more."""
+    """A role that may have exactly as many connections as a store opens with."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE ROLE limited LOGIN SUPERUSER")
         yield postgres_url.replace("holdfast@", "limited@")
@@ -562,7 +562,7 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
             assert caught.value.fields["outcome"] == "none"
             assert time.monotonic() - started < TRANSACT_TIMEOUT_S
             with ThreadPoolExecutor(1) as pool:
-                # Begun while there is no server; it waits for one within its time limit.
+                # Started while there is no server; it waits for one within its time limit.
                 patient = pool.submit(
                     store.transact,
                     lambda tx: tx.put(THINGS, "c", Thing()),

@@ -154,7 +154,7 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
-        # A worker that finds nothing looks once for the dead and for the overdue.
+        # A worker without a job checks once for dead and overdue ones.
         assert len(sent) == 6
 
 

@@ -1,6 +1,4 @@
-"""The table of the surfaces: every operation with what it does when it works, and with the error
-that tells most of it.
-"""
+"""The table of the surfaces: every operation with a case that succeeds and its most telling error."""
 
 import contextlib
 import os

@@ -1,6 +1,4 @@
-"""`holdfast agents` as scripts use it: what is printed, what the exit status says, the same as in
-the library.
-"""
+"""`holdfast agents` as scripts use it: its output and exit status agree with the library."""
 
 import json
 import os

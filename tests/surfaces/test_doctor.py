@@ -49,7 +49,7 @@ NOBODY = 65534
 
 
 class Clinic:
-    """A store in a folder of its own, and who looks at it."""
+    """A store in a folder of its own, and its examination."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "state"
@@ -955,7 +955,7 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
         and "swap to" in found.fix
     )
     with clinic.connect() as hf, hf.workflows.swap("qwen"):
-        # A load that goes on is no fault.
+        # A running load is no fault.
         assert clinic.look() == []
 
 

@@ -227,7 +227,7 @@ def test_a_prune_whose_answer_is_lost_is_asked_for_again(gate: GatewayProcess) -
     with between(gate, losses=2) as client:
         assert client.prune(keep_finished=0) == {"removed": 0}
     assert gate.client.requests() == []
-    # What is not safe to do again is not: a gateway that begins anew would be stopped too.
+    # A call that is not safe to repeat is not repeated: a restarted gateway would be stopped too.
     with between(gate, losses=1) as client, pytest.raises(Unavailable) as caught:
         client.detach()
     assert caught.value.fields["outcome"] == "unknown"

@@ -1,5 +1,5 @@
-"""What the gateway's OpenAPI says is what it does: schemathesis asks for everything, rightly and
-wrongly.
+"""The gateway does what its OpenAPI says: schemathesis sends valid and invalid requests for
+everything.
 """
 
 from collections.abc import Mapping

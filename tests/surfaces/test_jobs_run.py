@@ -1,5 +1,5 @@
-"""`holdfast jobs run`: a worker that really runs its command, judges what came of it, and stops
-when it must.
+"""`holdfast jobs run`: a worker that runs real commands, judges their results, and stops when it
+must.
 """
 
 import json

@@ -641,7 +641,7 @@ def test_a_script_holds_by_its_own_process(locks: Bench) -> None:
         "holdfast locks release $token"
     )
     assert ran.status == 0, ran
-    # One that dies without a release has let go all the same.
+    # One that dies without a release has released all the same.
     assert (
         locks.shell("holdfast locks acquire a --by job-7 --pid $$; kill -9 $$").status
         == -signal.SIGKILL

@@ -59,8 +59,8 @@ def crowd(gathered: Crowd) -> Iterator[Crowd]:
 
 
 def until(hf: Holdfast, true: Callable[[], bool]) -> None:
-    """Sleep until something is so; the journal tells of most changes, and the store's own second
-    look of the others.
+    """Sleep until something is true. The journal reports most changes, and a second look at the
+    store the others.
     """
     deadline = time.monotonic() + PATIENCE_S
     with hf.store.listen([JOURNAL_TOPIC]) as ears:

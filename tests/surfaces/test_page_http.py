@@ -1,4 +1,4 @@
-"""The page's files and what it asks for, over real HTTP, without a browser."""
+"""The page's files and its requests, over real HTTP, without a browser."""
 
 import os
 import re

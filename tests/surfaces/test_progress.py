@@ -1,4 +1,4 @@
-"""Work that takes long shows a sign of life on a terminal, and leaves nothing of it behind."""
+"""Long work shows progress on a terminal, and removes it at the end."""
 
 import io
 import sys
@@ -15,7 +15,7 @@ from tests.harness.timeouts import PATIENCE_S
 
 
 class Terminal(io.StringIO):
-    """One that tells when it was written to."""
+    """A terminal that reports when it was written to."""
 
     def __init__(self, *, terminal: bool = True) -> None:
         super().__init__()

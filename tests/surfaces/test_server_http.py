@@ -471,8 +471,8 @@ def test_a_waiter_gets_store_unavailable_in_time_when_postgresql_stops() -> None
             (one.status_code, one.json()["code"], one.json()["message"])
             for one in (each.result() for each in waiting)
         ]
-        # Its own limit, and a moment each for the last look and for leaving the queue: no more than
-        # for one who is in line.
+        # Its own limit, and a moment each for the last check and for leaving the queue: no more
+        # than for a queued one.
         assert time.monotonic() - gone_s < limit_s + TRANSACT_TIMEOUT_S
         assert [(status, code) for status, code, _ in answer] == 3 * [(503, "store_unavailable")]
         assert all("check that it runs" in message for _, _, message in answer)
@@ -483,7 +483,7 @@ def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
     acquire(small, "first")
     small.side._executor._waits_max = 2
     with ThreadPoolExecutor() as threads:
-        # Long enough for all that is asked while they wait.
+        # Long enough for all requests made while they wait.
         two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=10) for n in range(2)]
         until(lambda: len(waits(small.hf)) == 2)
         third = acquire(small, "third", timeout_s=20)

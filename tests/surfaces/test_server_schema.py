@@ -1,5 +1,5 @@
-"""What the server's OpenAPI says is what it does: schemathesis asks for everything, rightly and
-wrongly.
+"""The server does what its OpenAPI says: schemathesis sends valid and invalid requests for
+everything.
 """
 
 import os

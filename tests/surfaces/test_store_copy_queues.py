@@ -1,5 +1,5 @@
-"""`holdfast store copy` and gateways: what was accepted is there for the next gateway of the agent,
-or nothing is copied.
+"""`holdfast store copy` and gateways: accepted requests are there for the agent's next gateway, or
+nothing is copied.
 """
 
 from contextlib import closing
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.prove
 
 
 class Place:
-    """A store, and the folder of the gateways that work on it."""
+    """A store, and the folder of its gateways."""
 
     def __init__(self, url: str, gateways: Path) -> None:
         self.url = url

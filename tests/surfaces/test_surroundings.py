@@ -1,4 +1,4 @@
-"""The command line in places and on outputs that do not play along: each gets one clear line, and
+"""The command line in unusual places and with broken outputs: each gives one clear line, and
 nothing is lost.
 """
 

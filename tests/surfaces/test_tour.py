@@ -1,4 +1,4 @@
-"""The tour: every statement holds, a broken one is named, and nothing is left behind."""
+"""The tour: every statement is true, a false one is named, and nothing is left behind."""
 
 import os
 import re
@@ -188,8 +188,7 @@ def test_a_statement_that_does_not_hold_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only(monkeypatch, "Jobs")
-    # A wake-up that is not sent: the sleeper has the job all the same, when it looks again by
-    # itself.
+    # A wake-up that is not sent: the sleeper still gets the job, when it rechecks by itself.
     monkeypatch.setattr(Fifos, "notify", lambda *_: None)
     assert root.run(["tour"]) == 1
     out = capsys.readouterr().out

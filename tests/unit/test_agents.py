@@ -265,7 +265,7 @@ def test_a_reused_pid_is_dead(world: World) -> None:
 def test_a_verdict_is_on_the_generation_that_was_looked_at(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at tmux and the transaction, another takes over: the late one does not
+    """Between the check of tmux and the transaction, another takes over: the late one does not
     replace that.
     """
     world.publish(holder=world.process(7))

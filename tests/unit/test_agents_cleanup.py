@@ -1,4 +1,4 @@
-"""What is left behind and what of it may go, and that no live record goes with it."""
+"""What agents leave behind and what of it may be removed; no live record is removed with it."""
 
 import os
 import threading

@@ -115,7 +115,7 @@ def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
         assert not entered.is_set()
     thread.join(PATIENCE_S)
     assert entered.is_set()
-    # Neither the one that gave up nor the one that left has it still.
+    # Neither the one that gave up nor the one that left still has it.
     with FlockGuard(path, timeout_s=PATIENCE_S):
         assert FlockLock(path).is_held()
     assert not FlockLock(path).is_held()

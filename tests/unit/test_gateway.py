@@ -421,7 +421,7 @@ def test_what_ran_when_the_gateway_died_is_ended_and_the_rest_kept_in_order(desk
 
 
 def _as_if_killed(desk: Desk) -> None:
-    """What a killed gateway leaves behind: its record, with a process that is no more."""
+    """What a killed gateway leaves behind: its record, with a process that has ended."""
     from msgspec.structs import replace
 
     def body(tx: Tx) -> None:

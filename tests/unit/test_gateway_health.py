@@ -1,4 +1,4 @@
-"""Asking a gateway whether it is there, with real servers on the other side."""
+"""Health checks of a gateway, against real servers."""
 
 import socket
 import threading

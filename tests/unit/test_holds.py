@@ -1,4 +1,4 @@
-"""Holds: a count is the size of a set of holders, and who is gone leaves it. On every store, on a
+"""Holds: a count is the size of a set of holders, and a dead holder leaves it. On every store, on a
 clock of the test's.
 """
 
@@ -41,8 +41,8 @@ STORE = MemoryStore()
 
 
 class World:
-    """A store, a machine with processes, and the holds as each process sees them. Process 1 is
-    there from the beginning.
+    """A store, a machine with processes, and the holds as each process sees them. Process 1 exists
+    from the start.
     """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
@@ -240,7 +240,7 @@ def test_taking_again_restarts_the_lease(world: World, holds: Holds) -> None:
     assert holds.take("s", by="a", ttl_s=5) == 1
     world.clock.advance(5)
     assert names(holds) == ["a"]
-    # A shorter time is a shorter time: what counts is what was asked for last.
+    # A shorter time is a shorter time: the last request counts.
     holds.take("s", by="a", ttl_s=1)
     world.clock.advance(1 + INSTANT_S)
     assert names(holds) == []

@@ -1,6 +1,4 @@
-"""A job that was registered fits in every later state; one that never can be claimed holds up no
-other.
-"""
+"""A registered job fits in every later state; one that can never be claimed blocks no other."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

@@ -77,7 +77,7 @@ def test_ids_of_jobs_that_come_one_after_the_other_are_neighbours(
         ids.append(register(jobs).job_id)
         clock.advance(0.025)
     assert all(job_id[0].isalnum() and check_id(job_id) for job_id in ids)
-    # They begin anew once in four hours, so perhaps once in these seconds.
+    # They start again once in four hours, so perhaps once in these seconds.
     assert sum(later < earlier for earlier, later in pairwise(ids)) <= 1
 
 
@@ -313,7 +313,7 @@ class Waiter:
         monkeypatch.setattr(listener.FdListener, "wait", noted)
 
     def fall_asleep(self) -> None:
-        """Return when it has looked in vain: from here on only a notice can bring it a job in
+        """Return when it has found nothing: from here on only a notification can bring it a job in
         time.
         """
         self._thread.start()

@@ -1,5 +1,5 @@
-"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict
-is of, what comes back.
+"""Rules of the lock table by themselves: parts of jobs, the number of sharers, verdicts, what comes
+back.
 """
 
 import threading
@@ -239,7 +239,7 @@ def test_only_one_of_several_threads_releases_a_grant(hf: Holdfast) -> None:
 
 
 def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> LockHold:
-    """A grant of a minute that no process holds, begun so long before now."""
+    """A grant of a minute without a process, from that long ago."""
     lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
     return LockHold(
         id=f"id-{number}",

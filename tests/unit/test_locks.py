@@ -1,4 +1,4 @@
-"""Locks: sets, modes, ownership, blocks and looks, as a caller sees them, on every store."""
+"""Locks: sets, modes, ownership, blocks and waits, as a caller sees them, on every store."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def test_a_set_is_taken_whole_or_not_at_all(world: World, locks: Locks) -> None:
     assert locks.try_acquire(["a", "b", "c"], by="job") is None
     assert world.holders("a") == world.holders("c") == []
     waiting = world.line_up(["a", "b", "c"], by="job")
-    # Nothing is held while it waits: a free part of the set is still to be had.
+    # Nothing is held while it waits: a free part of the set can still be acquired.
     world.use("a", by="third")
     assert locks.free("b", by="other") == ("b",)
     grant = waiting.result()
@@ -104,7 +104,7 @@ def test_one_request_may_have_as_many_names_as_its_bound_and_doubles_count_once(
 
 
 def test_the_largest_set_of_the_longest_names_can_be_waited_for(world: World, locks: Locks) -> None:
-    """What can be had when nobody is in the way can be waited for when somebody is."""
+    """What can be acquired while it is free can be waited for while it is held."""
     length = LOCK_SET_BYTES_MAX // LOCK_NAMES_MAX
     names = [f"{number:03}".ljust(length, "x") for number in range(LOCK_NAMES_MAX)]
     with raises(InvalidValue, field="names"):
@@ -270,7 +270,7 @@ def test_the_first_grant_of_an_overlap_frees_its_part_alone(world: World, locks:
     assert locks.release(first)
     assert world.holders("a") == []
     assert world.holders("b") == ["job"]
-    # The part that came from the other grant is not in force any more, and it says so.
+    # The part from the other grant is no longer in force, and it reports that.
     with pytest.raises(LeaseLost):
         second.check()
     assert locks.release(second)
@@ -317,7 +317,7 @@ def test_two_upgraders_are_a_deadlock_and_the_second_is_refused(world: World, lo
         locks.acquire("a", by="two")
     assert "two waits for a, held by one" in caught.value.message
     assert "one waits for a, held by two" in caught.value.message
-    # It keeps its share until it lets go, and then the first goes on.
+    # It keeps its share until it releases, and then the first continues.
     two.check()
     assert upgrade.waits
     assert locks.release(two)
@@ -599,8 +599,8 @@ def test_a_wait_that_ends_without_a_grant_names_the_holder_and_leaves_nothing(
 def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
     world: World, locks: Locks, watches: Watches
 ) -> None:
-    """With others between it and the holder, both are named: the one that is just ahead cannot let
-    go of anything.
+    """With others between it and the holder, both are named: the one just ahead has nothing to
+    release.
     """
     locks.acquire("a", by="holder")
     first = world.line_up("a", by="first", locks=world.process(7))

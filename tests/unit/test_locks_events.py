@@ -1,5 +1,5 @@
-"""What the locks tell: journal, statistics, status, explanation and graph; and what they refuse to
-be told.
+"""What the locks report: journal, statistics, status, explanation and graph; and the input that
+they refuse.
 """
 
 import math
@@ -456,7 +456,7 @@ def test_live_dead_unknown_and_processless_holders_are_distinguished(
     timed.process(2).acquire("b", by="dead")
     far = timed.process(3, Machine("host-2"))
     far.acquire("c", by="far")
-    # It gives no more signs of life.
+    # It sends no more heartbeats.
     far.close()
     timed.locks.acquire("d", by="person", ttl_s=10, process=None)
     timed.locks.acquire("e", by="brief", ttl_s=10)
@@ -947,7 +947,7 @@ def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     with pytest.raises(StoreUnavailable):
         world.locks.acquire("a", by="w")
     store.down = False
-    # Meanwhile its turn has come, and it is nobody's.
+    # Meanwhile it was granted, and is released.
     world.process(2).release_token(held.token)
     grant = world.locks.acquire("a", by="w")
     assert not grant.reentered

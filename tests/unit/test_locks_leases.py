@@ -1,5 +1,5 @@
-"""How a grant ends without its holder's wish: its time is over, its process is dead, an operator
-takes it away, a reboot.
+"""How a grant ends without a release: its TTL ends, its process dies, an operator takes it away,
+the machine reboots.
 """
 
 import os
@@ -272,8 +272,8 @@ def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
 
 
 def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
-    """One renewed it as the other let go of a part: the renewal's copy had what was free by then,
-    or there was none at all.
+    """One thread renewed it as the other released a part: the renewal's copy had free names, or
+    there was none at all.
     """
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
@@ -473,9 +473,7 @@ def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_fo
 
 
 def test_a_grant_renewed_with_a_time_has_that_time(timed: World) -> None:
-    """One that lived by its process lives by the time that it is given, or goes on to live by its
-    process.
-    """
+    """A grant that lasted with its process gets a TTL, or continues to last with its process."""
     grant = timed.locks.acquire("a", by="job")
     timed.locks.renew(grant, ttl_s=5)
     (hold,) = timed.locks.status("a").holds
@@ -694,7 +692,7 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
     near = timed.line_up("a", by="near")
     near.until_reported(2)
     assert timed.queue("a") == ["near"]
-    # It was still there after all; it learns that it is out of the line when it looks.
+    # It was still there; it learns that it is out of the queue when it checks.
     timed.nudge(addresses)
     with pytest.raises(LeaseLost):
         far.result()
@@ -796,8 +794,8 @@ def test_a_request_for_a_dead_process_is_not_renewed_by_its_requester(timed: Wor
     host_2 = Machine("host-2")
     asking, seat = timed.process(7, host_2), host_2.begin(8)
     grant = asking.acquire("a", by="job", process=seat.current())
-    # The keeper's own first look: begun late, it would have seen the process alive, and renewed
-    # after its death.
+    # The keeper's own first check: if it started late, it would have seen the process alive, and
+    # renewed after its death.
     until(lambda: grant.id in context_of(asking).keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
     context_of(asking).keeper._renew_due(everything=True)
@@ -933,7 +931,7 @@ class _Ears:
 @pytest.fixture
 def asleep(timed: World, monkeypatch: pytest.MonkeyPatch) -> Asleep:
     made = Asleep(timed.store, timed.clock)
-    # A time limit is of the process's own clock; here that is the sum of its sleeps.
+    # A time limit uses the process's own clock; here that is the sum of its sleeps.
     monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: made.slept_s))
     return made
 
@@ -1064,8 +1062,8 @@ def test_a_waiter_that_sees_another_reap_does_not_poll(timed: World, asleep: Asl
 
 
 def test_a_wait_that_another_process_answered_ends_at_once(timed: World, asleep: Asleep) -> None:
-    """The next in line takes over from the dead, and tells the look that it was free; the look sees
-    the death as well.
+    """The next waiter takes over from the dead holder, and tells the other wait that the name was
+    free; that wait sees the death as well.
     """
     timed.process(2).acquire("a", by="dead")
 
@@ -1186,7 +1184,7 @@ def test_a_suspended_grant_is_resumed(lasting: World) -> None:
     resumed = locks.resume(suspended.grant)
     assert (resumed.saved(), resumed.taken) == (grant.saved(), grant.taken)
     resumed.check()
-    # It goes on with the numbers of its requests: no two have one id.
+    # It continues with the numbers of its requests: no two have one id.
     assert locks.acquire("c", by="job").id not in (grant.id, resumed.id)
     assert resumed.release()
     assert lasting.holders("a") == []
@@ -1348,7 +1346,7 @@ class Boots:
         return World(store, self.clock)
 
     def reboot(self) -> World:
-        """End all processes and begin anew."""
+        """End all processes and start again."""
         self.world.close()
         self.world = self._boot()
         return self.world
@@ -1376,7 +1374,7 @@ def test_grants_of_no_process_outlive_a_reboot_and_keep_their_tokens(boots: Boot
     assert [after.holders(name) for name in "abcd"] == [["person"], ["person"], [], []]
     after.locks.check_token("a", before.token)
     assert after.locks.try_acquire("b", by="other") is None
-    # The time goes on as before.
+    # The time continues as before.
     boots.clock.advance(3540)
     after.locks.check_token("b", before.token)
     boots.clock.advance(INSTANT_S)

@@ -1,5 +1,5 @@
-"""Whose turn it is: arrival, priority and ageing, backfill and its bound, false cycles that are
-passed and real ones told.
+"""Who goes next: arrival, priority and ageing, backfill and its bound, false cycles that are passed
+and real ones that are refused.
 """
 
 from collections.abc import Iterator
@@ -355,7 +355,7 @@ def test_crossed_locks_are_a_deadlock_that_the_younger_gets_at_once(
         "names": ["a", "z"],
         "cycle": "two waits for a, held by one; one waits for b, held by two",
     }
-    # It holds what it held, waits for nothing, and the other goes on as soon as it lets go.
+    # It keeps what it held, waits for nothing, and the other continues as soon as it releases.
     two.check()
     assert world.queue("a") == world.queue("z") == []
     locks.release(two)

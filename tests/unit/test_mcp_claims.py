@@ -1,5 +1,4 @@
-"""What an agent holds over MCP: heartbeats, grants that it did not come for, cancelled calls.
-
+"""What an agent holds over MCP: heartbeats, grants that it did not collect, cancelled calls.
 Without a client.
 """
 
@@ -174,8 +173,8 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
 def test_a_lock_granted_while_its_request_is_given_up_is_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that takes its time: the caller of a release is asked to repeat it, and need not for
-    it to be let go.
+    """A slow store: the caller of a release is asked to repeat it, but the release happens without
+    that.
     """
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
 
@@ -388,7 +387,7 @@ class SlowGateway:
 def test_an_accepted_prompt_counts_as_accepted_when_its_gateway_falls_silent(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told as refused, it was sent again, and done twice if it had begun."""
+    """Reported as refused, it was sent again, and done twice if it had started."""
     gateway = SlowGateway()
     monkeypatch.setattr(session.hf, "gateway", lambda _: gateway)
     reported = Calls(session).run_here(

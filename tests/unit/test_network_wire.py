@@ -1,5 +1,5 @@
-"""The registry in plain files: what is written is read again, what others wrote survives, and what
-is damaged is told.
+"""The registry in plain files: written data is read again, other programs' data survives, and
+damage is reported.
 """
 
 import math

@@ -65,7 +65,7 @@ def test_without_descriptors_a_process_is_not_watched_and_none_leak(
 
 @pytest.mark.parametrize("pid", [2**31, 10**30])
 def test_a_number_that_no_process_can_have_is_a_dead_one(pid: int) -> None:
-    """One such number in another program's file made every look at all of its records fail."""
+    """One such number in another program's file made every read of all its records fail."""
     processes = Procfs()
     holder = replace(processes.current(), pid=pid)
     assert probe(holder, processes, embedded=True) is Liveness.DEAD

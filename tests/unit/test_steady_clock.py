@@ -191,7 +191,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def hf(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
-    # Every change looks at the bounds of everything.
+    # Every change checks the bounds of everything.
     monkeypatch.setattr("holdfast.primitives.journal.JOURNAL_TRIM_EVERY", 1)
     monkeypatch.setattr("holdfast.domains.jobs.registry.JOBS_PRUNE_EVERY", 1)
     with connect(url, clock=clock) as made:

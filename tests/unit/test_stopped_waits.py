@@ -1,5 +1,5 @@
 """Waits that are ended from outside, by a descriptor: they end at once, hold nothing and leave
-nothing in line.
+nothing queued.
 """
 
 import os

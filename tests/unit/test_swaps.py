@@ -191,7 +191,7 @@ def test_a_recipe_that_is_loaded_is_not_loaded_again(world: World) -> None:
     other.register("train", "qwen")
     with world.workflows.swap("llama", timeout_s=0) as swap:
         assert not swap.needed
-        # Nobody is asked for room, and the recipe stays until the block ends.
+        # Nobody is asked to yield, and the recipe stays until the block ends.
         assert [workflow.preempt for workflow in other.list_workflows()] == [Preempt.NONE] * 2
         assert stored(world) == ("llama", None) and world.lock.is_held()
         with pytest.raises(EAgain):
@@ -535,7 +535,7 @@ def test_work_that_ignores_the_signal_is_refused_by_policy(world: World) -> None
         "preempt_ignored",
         "swap_refused",
     ]
-    # What was asked for the swap is not asked any more.
+    # The requests to yield of the swap are withdrawn.
     assert world.signal_files() == []
     assert world.workflows.get("train").preempt is Preempt.NONE
     assert marker(world) is None and not world.lock.is_held()
@@ -881,7 +881,7 @@ def test_what_ignored_an_operator_is_given_time_again_by_the_next_swap(world: Wo
         world.process(3).swap("B", grace_s=0, timeout_s=0).__enter__()
     assert work.get("w").preempt is Preempt.REQUESTED
     assert work.clear_preempt_signal("w", token).preempt is Preempt.YIELDED
-    # It went on instead of leaving; a swap asks it anew, and this time it goes.
+    # It continued instead of leaving; a swap asks it again, and this time it leaves.
     seen = []
 
     def leave(_: object) -> None:

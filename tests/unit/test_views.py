@@ -1,4 +1,6 @@
-"""What the page shows: each thing says why it is so, and what needs somebody is named, once."""
+"""What the page shows: each thing says why it is so, and everything that needs a person is named
+once.
+"""
 
 import os
 from collections.abc import Iterator

@@ -240,7 +240,7 @@ def test_records_of_an_earlier_version_are_read() -> None:
 
 
 def test_a_workflow_that_would_end_beyond_the_calendar_is_refused() -> None:
-    """Read as one, it failed every look at all the others."""
+    """Read as one, it failed every read of all the others."""
     document = {
         "recipe": "llama",
         "owner_pid": 1,

@@ -1,6 +1,4 @@
-"""Workflows: who may register while a swap is under way, who is swept, and whose word counts. On
-every store.
-"""
+"""Workflows: who may register during a swap, who is swept, and whose word counts. On every store."""
 
 import json
 import os
@@ -470,7 +468,7 @@ def test_running_goes_on_when_memory_ran_out(world: World, monkeypatch: pytest.M
 
 
 def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -> None:
-    """Each time that the store was back, the time until the next renewal began anew: live work was
+    """Each time the store came back, the time until the next renewal started again: live work was
     swept.
     """
     with world.process(2).running("train", "llama", ttl_s=30) as work:
@@ -504,7 +502,7 @@ def test_running_reports_that_it_was_swept(world: World) -> None:
 def test_running_goes_on_looking_when_what_it_calls_fails(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing renewed the work any more, and nobody said so."""
+    """Nothing renewed the work any more, without a report."""
     asked, lost = threading.Event(), threading.Event()
 
     def fail(failed: threading.Event) -> None:
