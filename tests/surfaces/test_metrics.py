@@ -103,7 +103,9 @@ def test_a_swap_is_shown_while_it_lives(hf: Holdfast) -> None:
 def test_names_are_as_prometheus_wants_them(hf: Holdfast) -> None:
     with hf.locks.hold("router-1", by="job"):
         text = Metrics(hf, version="1").text()
-    for family in text_string_to_metric_families(text):
+    families = list(text_string_to_metric_families(text))
+    assert families
+    for family in families:
         assert family.name.startswith("holdfast_") and family.documentation.endswith("."), (
             family.name
         )
