@@ -39,6 +39,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.harness import OTHERS, THINGS, VOLATILE, Thing, append, put
 from tests.harness.descriptors import open_below
 from tests.harness.disk import mounted
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 
 NOBODY = 65534
@@ -542,12 +543,10 @@ def test_a_file_system_that_is_not_known_to_be_local_is_refused_with_a_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(filesystem, "type_of", lambda folder: kind)
-    with pytest.raises(StoreUnavailable, match="PostgreSQL") as refused:
+    with raises(StoreUnavailable, filesystem=kind, outcome="none") as refused:
         _open(tmp_path / "store.sqlite")
-    assert (
-        refused.value.fields["filesystem"] == kind
-        and f"HOLDFAST_FILESYSTEMS={kind}" in refused.value.message
-    )
+    # The setting that allows it is shown.
+    assert f"HOLDFAST_FILESYSTEMS={kind}" in refused.value.message
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("HOLDFAST_FILESYSTEMS", f"other, {kind}")
     _open(tmp_path / "store.sqlite").close()
@@ -649,9 +648,7 @@ def test_opening_a_store_on_a_full_disk_says_so(tmp_path: Path) -> None:
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
-        with pytest.raises(
-            StoreUnavailable, match=r"no space left to write .* nothing was changed"
-        ):
+        with raises(StoreUnavailable, outcome="none"):
             _open(small)
         filler.unlink()
         store = _open(small)
@@ -770,7 +767,7 @@ def test_a_database_locked_by_another_program(path: Path) -> None:
     store = _open(path)
     theirs = sqlite3.connect(path, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreUnavailable, match="another program"):
+    with raises(StoreUnavailable, outcome="none"):
         store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=0.2)
     assert store.get(THINGS, "a") is None
     theirs.execute("ROLLBACK")
@@ -791,7 +788,7 @@ def test_a_failed_sync_has_an_unknown_outcome_and_is_not_retried(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", failing)
-        with pytest.raises(StoreUnavailable, match="unknown") as caught:
+        with raises(StoreUnavailable, outcome="unknown") as caught:
             put(store, "a")
     assert caught.value.fields["outcome"] == "unknown"
     assert len(calls) == 1
@@ -805,7 +802,7 @@ def _failed_change(store: SqliteStore, key: str, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", failing)
-        with pytest.raises(StoreUnavailable, match="unknown"):
+        with raises(StoreUnavailable, outcome="unknown"):
             put(store, key)
 
 
@@ -853,7 +850,7 @@ def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(
         sync(fd)
 
     monkeypatch.setattr(os, "fdatasync", meanwhile)
-    with pytest.raises(StoreUnavailable, match="another process") as caught:
+    with raises(StoreUnavailable, outcome="unknown") as caught:
         put(store, "behind it")
     assert caught.value.fields["outcome"] == "unknown"
     assert put(store, "after") > 0
@@ -873,7 +870,7 @@ def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_reset(
     monkeypatch.setattr(os, "ftruncate", read_only)
     other = _open(path)
     assert other.get(THINGS, "before") is not None
-    with pytest.raises(StoreUnavailable, match="Read-only"):
+    with raises(StoreUnavailable, outcome="none"):
         put(other, "after")
     store.close()
     other.close()

@@ -37,6 +37,7 @@ from holdfast.surfaces.mcp.server import Calls
 from holdfast.surfaces.mcp.tool import Tool, ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 
 
@@ -184,7 +185,7 @@ def test_a_lock_granted_while_its_request_is_given_up_is_released(
 
     monkeypatch.setattr(hf.locks, "try_acquire", slowly)
     claim, ended = _lock_claim(hf)
-    with pytest.raises(StoreUnavailable, match="release it again"):
+    with raises(StoreUnavailable, outcome="unknown"):
         claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
@@ -221,13 +222,13 @@ def test_a_swap_that_becomes_ready_while_it_is_given_up_is_released(
     ended = threading.Event()
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
-    with pytest.raises(StoreUnavailable, match="release it again"):
+    with raises(StoreUnavailable, outcome="unknown"):
         claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.workflows.swap_status().marker is None
     assert [event.event for event in hf.workflows.swap_log()] == ["swap_started", "swap_failed"]
-    with pytest.raises(LeaseLost, match="given up"):
+    with raises(LeaseLost, recipe="large"):
         claim.result()
 
 
@@ -324,7 +325,7 @@ def test_a_grant_being_released_is_not_shown_as_held(
         claim.renew(1e12)
 
     monkeypatch.setattr(session.hf.locks, "check", check_and_give_back)
-    with pytest.raises(LeaseLost, match="given back"):
+    with raises(LeaseLost, names=["x"]):
         ask(session, "wait", handle=handle)
     assert session.hf.locks.status("x").holds == ()
 
@@ -417,7 +418,7 @@ def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:
 
 def test_a_handle_is_for_what_it_is_for(session: Session) -> None:
     handle = ask(session, "acquire", Call(), names=["x"])["handle"]
-    with pytest.raises(NotFound, match="lock on x"):
+    with raises(NotFound, handle="lock:1"):
         session.claim(handle, JobClaim)
     with pytest.raises(NotFound):
         ask(session, "release", handle="lock:99")
