@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 BENCH := .bench-venv
 # More than there are cores: many tests wait for processes.
 JOBS ?= 3
+# Containers often set PYTHONDONTWRITEBYTECODE. Each worker would then compile all tests in each run.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest
 # The length of a soak on each store.
 MINUTES ?= 10
 SEED ?=
@@ -35,10 +37,10 @@ run: setup ## See it work: a tour of about ten seconds on a store in a temporary
 
 test: setup ## Run the gate, for every change (under 5 minutes on 2 cores)
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -n $(JOBS) --dist worksteal
 
 test-quick: setup ## Run only the rules, on the fast stores (under a minute)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not prove and not exhaustive and not slow' -k 'not postgres and not files' tests/unit tests/house
+	$(PYTEST) -n $(JOBS) --dist worksteal -m 'not prove and not exhaustive and not slow' -k 'not postgres and not files' tests/unit tests/house
 
 prove: setup ## Run long and statistical tests: kills, power loss, crowds, browser (about 20 minutes)
 	tools/test-needs $(BIN)
@@ -50,7 +52,7 @@ prove-all: setup ## Run the tests that take hours: exceptions raised at every li
 
 test-version: setup ## Run the gate and long tests that depend on the Python: PYTHON=python3.13
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -n $(JOBS) --dist worksteal
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_TESTS)
 
 test-newest: setup ## Run the gate with coverage on the newest Python here, if newer than that of .venv
@@ -59,7 +61,7 @@ test-newest: setup ## Run the gate with coverage on the newest Python here, if n
 # sys.monitoring makes coverage nearly free, and exists since Python 3.12.
 test-covered: setup
 	tools/test-needs $(BIN)
-	COVERAGE_CORE=sysmon $(BIN)/pytest -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=
+	COVERAGE_CORE=sysmon $(PYTEST) -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=
 	@echo "coverage of the gate: $$($(BIN)/coverage report --format=total) %"
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_SAMPLE)
 
