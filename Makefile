@@ -1,5 +1,5 @@
 PYTHON ?= python3
-# Another Python, as in `make test PYTHON=python3.13`, gets a venv of its own beside the usual one: .venv-3.13.
+# Another Python, as in `make test PYTHON=python3.13`, gets its own venv: .venv-3.13.
 ifeq ($(PYTHON),python3)
 VENV := .venv
 else
@@ -7,12 +7,14 @@ VENV := .venv-$(or $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version
 endif
 BIN := $(VENV)/bin
 BENCH := .bench-venv
-# More than there are cores: most tests wait for processes.
+# More than there are cores: many tests wait for processes.
 JOBS ?= 3
-# Of a soak, on each store.
+# Containers often set PYTHONDONTWRITEBYTECODE. Each worker would then compile all tests in each run.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest
+# The length of a soak on each store.
 MINUTES ?= 10
 SEED ?=
-# What depends most on the version of Python: SQLite and the drivers, every surface but the page in a browser, forks.
+# The tests that depend most on the version of Python: stores, surfaces without the browser, forks.
 VERSION_TESTS := tests/stores tests/surfaces tests/hazards/test_threads_and_forks.py --ignore=tests/surfaces/test_page_browser.py
 # The long tests that CI runs on the newest Python.
 VERSION_SAMPLE := tests/surfaces/test_page_http.py tests/surfaces/test_server_process.py tests/hazards/test_threads_and_forks.py tests/unit/test_flock.py tests/unit/test_jobs_reaping.py
@@ -20,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 
-help: ## Show what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Make .venv with everything that development needs
@@ -33,24 +35,24 @@ $(VENV)/.ready: pyproject.toml dev.lock
 run: setup ## See it work: a tour of about ten seconds on a store in a temporary folder
 	$(BIN)/holdfast tour
 
-test: setup ## Run the gate: what everybody runs who changes a line (under 5 minutes on 2 cores)
+test: setup ## Run the gate, for every change (under 5 minutes on 2 cores)
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -n $(JOBS) --dist worksteal
 
-test-quick: setup ## Run the rules alone, on the fast stores (under a minute)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not prove and not exhaustive and not slow' -k 'not postgres and not files' tests/unit tests/house
+test-quick: setup ## Run only the rules, on the fast stores (under a minute)
+	$(PYTEST) -n $(JOBS) --dist worksteal -m 'not prove and not exhaustive and not slow' -k 'not postgres and not files' tests/unit tests/house
 
-prove: setup ## Run what is long or statistical: kills, power loss, crowds, browser (about 20 minutes)
+prove: setup ## Run long and statistical tests: kills, power loss, crowds, browser (about 20 minutes)
 	tools/test-needs $(BIN)
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive'
 
-prove-all: setup ## Run what takes hours of cases: exceptions raised at every line of every operation
+prove-all: setup ## Run the tests that take hours: exceptions raised at every line of every operation
 	tools/test-needs $(BIN)
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m exhaustive
 
-test-version: setup ## Run the gate and what depends on the version of Python: PYTHON=python3.13 names one
+test-version: setup ## Run the gate and long tests that depend on the Python: PYTHON=python3.13
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -n $(JOBS) --dist worksteal
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_TESTS)
 
 test-newest: setup ## Run the gate with coverage on the newest Python here, if newer than that of .venv
@@ -59,11 +61,11 @@ test-newest: setup ## Run the gate with coverage on the newest Python here, if n
 # sys.monitoring makes coverage nearly free, and exists since Python 3.12.
 test-covered: setup
 	tools/test-needs $(BIN)
-	COVERAGE_CORE=sysmon $(BIN)/pytest -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=
+	COVERAGE_CORE=sysmon $(PYTEST) -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=
 	@echo "coverage of the gate: $$($(BIN)/coverage report --format=total) %"
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_SAMPLE)
 
-frozen: setup ## Write the snapshots of what users see anew (tests/frozen)
+frozen: setup ## Rewrite the snapshots of what users see (tests/frozen)
 	tools/test-needs $(BIN)
 	$(BIN)/python -m tests.frozen
 
@@ -77,14 +79,14 @@ format: setup ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: setup ## Choose the newest versions of what development needs, and write dev.lock
+lock: setup ## Write dev.lock with the newest versions that development needs
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev --upgrade --output-file dev.lock pyproject.toml
 
 bench: ## Measure against peers and write docs/benchmarks.md
 	bench/needs $(PYTHON) $(BENCH)
 	$(BENCH)/bin/python -m bench
 
-soak: setup ## Use everything while it is killed: MINUTES=10 on each store, SEED= to repeat one
+soak: setup ## Use all domains under kills: MINUTES=10 on each store, SEED= to repeat a run
 	$(BIN)/python -m proof.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutate: setup ## Break each rule of kernel and primitives, and write docs/mutation.md

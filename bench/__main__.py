@@ -52,8 +52,8 @@ FAMILIES = {family.NAME: family.measure for family in _ROWS}
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _TEMPORARY = ".bench-tmp-"
-"""On the file system of the checkout: a temporary folder in memory would make every sync free. One
-for each run: another may just be ending.
+"""On the file system of the checkout: in a temporary folder in memory every sync would be free.
+Each run has a folder of its own, as another run may just be ending.
 """
 
 

@@ -1,8 +1,8 @@
 """The locks that are compared: each library used the way its documentation shows, in its fastest
 proper setting.
 
-A library is imported by its own measurement and not when this module is: one that is not installed is
-told so in the report, and one that puts hooks into the interpreter slows down nobody but itself.
+Each measurement imports its own library. The report names those that are not installed, and a library
+that installs hooks into the interpreter slows down only itself.
 """
 
 import fcntl
@@ -19,7 +19,9 @@ from typing import Any, Protocol
 import holdfast
 
 LEASE_S = 1.0
-"""Of redis-py's locks: short for real use, where it must outlast the longest pause of a holder."""
+"""The lease of redis-py's locks. It is too short for real use, where it must be longer than the
+longest pause of a holder.
+"""
 
 HOLDFAST = "Holdfast, sqlite"
 HOLDFAST_POSTGRES = "Holdfast, PostgreSQL"
@@ -29,21 +31,20 @@ FASTENERS = "fasteners"
 REDIS = "redis-py"
 ADVISORY = "PostgreSQL advisory lock"
 LIBRARIES = (FILELOCK, FASTENERS, "portalocker", "tooz, file driver", "diskcache")
-"""The Python libraries that need no server: the fastest of them is what Holdfast is held against.
-"""
+"""The Python libraries that need no server. Holdfast is compared with the fastest of them."""
 
 
 class Peer(Protocol):
-    """One process's side of a kind of lock, connected, for names that are known from the start."""
+    """One process's side of a kind of lock: connected, for a fixed set of names."""
 
     def acquire(self, names: Sequence[str]) -> None:
-        """Wait until all are held. The names are sorted, which is what keeps a peer that takes one
-        by one from deadlock.
+        """Wait until all are held. The names are sorted, so that a peer that takes one by one
+        cannot deadlock.
         """
         ...
 
     def release(self, names: Sequence[str]) -> None:
-        """Let go of what was acquired last."""
+        """Release the last acquired locks."""
         ...
 
     def close(self) -> None:
@@ -52,37 +53,38 @@ class Peer(Protocol):
 
 
 Opens = Callable[..., Peer]
-"""Makes the peer of a worker: from a folder, its number, the names, and the `address` of the server
-if it needs one. A name of a module or a partial of one, so that a process can be given it.
+"""Makes a worker's side from a folder, the worker's number, the names, and the `address` of the
+server if it needs one. It is a module's function or a partial of one, so that a process can receive
+it.
 """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of lock: who takes part, and what it does beside excluding others."""
+    """A kind of lock: the peer, and what it does besides exclusion."""
 
     name: str
     opens: Opens
     module: str
-    """What must be importable for it to take part."""
+    """The module that must be importable."""
     package: str = ""
     """The distribution whose version is reported."""
     owner: str = "none"
     token: str = "none"
     killed: str = "freed by the kernel"
-    """What becomes of the lock of a holder that was killed."""
+    """What happens to the lock of a killed holder."""
     order: str = "none"
-    """In which order those who wait get it, and how they wait."""
+    """The order in which waiters get it, and how they wait."""
     server: str = ""
-    """The key of the server that it needs, among those that run."""
+    """The key of the server that it needs, among the running ones."""
     limit: bool = False
 
 
 def take_part(
     kinds: Sequence[Kind], servers: Mapping[str, str | None]
 ) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, given the address of their server, and the names of those that
-    cannot.
+    """The kinds that can be measured here, with the addresses of their servers, and the names of
+    the others.
     """
     able, absent = [], []
     for kind in kinds:
@@ -99,7 +101,7 @@ def take_part(
 
 
 def prepare(folder: Path, *, opens: Opens, names: Sequence[str]) -> None:
-    """Make what the first use of a name makes, so that a round does not, and load what its workers
+    """Create what the first use of a name creates, so that no round does, and load what its workers
     need.
     """
     peer = opens(folder, 0, names)
@@ -110,7 +112,7 @@ def prepare(folder: Path, *, opens: Opens, names: Sequence[str]) -> None:
 
 
 def version(kind: Kind) -> str:
-    """The library and its version, where there is one."""
+    """The library and its version, if there is one."""
     return f"{kind.package} {importlib.metadata.version(kind.package)}" if kind.package else ""
 
 
@@ -136,7 +138,7 @@ class Flock:
 
 
 class OneByOne:
-    """Objects with `acquire` and `release`, one a name: what most libraries are."""
+    """Objects with `acquire` and `release`, one for each name: the form of most libraries."""
 
     def __init__(self, locks: dict[str, Any]) -> None:
         self._locks = locks
@@ -154,7 +156,7 @@ class OneByOne:
 
 
 class Semaphore(OneByOne):
-    """POSIX semaphores, which are the system's own and not in any folder."""
+    """POSIX semaphores, which belong to the system and are in no folder."""
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         import posix_ipc
@@ -175,8 +177,8 @@ class Semaphore(OneByOne):
 
 
 class Filelock(OneByOne):
-    """filelock.FileLock. With the state of a lock shared by threads it is a little faster than with
-    its default.
+    """filelock.FileLock. It is a little faster when threads share the state of a lock than with its
+    default.
     """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
@@ -195,9 +197,7 @@ class Fasteners(OneByOne):
 
 
 class Portalocker(OneByOne):
-    """portalocker.Lock that blocks in the kernel, on a file without the buffers that nobody needs
-    for a lock.
-    """
+    """portalocker.Lock that blocks in the kernel, on an unbuffered file."""
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         from portalocker import Lock, LockFlags
@@ -253,7 +253,7 @@ class Tooz(OneByOne):
 
 
 class Diskcache(OneByOne):
-    """diskcache.Lock, in a cache that evicts nothing, as its recipe asks, and syncs nothing, as
+    """diskcache.Lock, in a cache that evicts nothing, as its recipe requires, and syncs nothing, as
     Holdfast's locks do not.
     """
 
@@ -285,8 +285,8 @@ class Redis(OneByOne):
 
 
 class Advisory:
-    """PostgreSQL's advisory locks of a session: one prepared statement to take a set, one to let go
-    of it.
+    """PostgreSQL's advisory locks of a session: one prepared statement takes a set, one releases
+    it.
     """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str], address: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run was made on, without saying whose machine it is."""
+"""The description of the machine of a run, without names that identify it."""
 
 import os
 import platform

@@ -1,8 +1,7 @@
-"""Rounds of work by processes that start together, and what is kept of them.
+"""Rounds of work by processes that start together, and their results.
 
-A round ends with a Sample. Contenders take turns, round by round, so that whatever else the machine
-does meets all of them; a ratio is taken within each round, and the median of the rounds is what
-counts.
+A round ends with a Sample. Contenders take turns, round by round, so that other load of the machine
+affects all of them. A ratio is taken in each round, and the median of the rounds counts.
 """
 
 import math
@@ -30,7 +29,7 @@ _QUICK_S = 0.2
 
 
 class Actor(Protocol):
-    """One worker's side of a contender: connected, and ready to do the work again and again."""
+    """One worker's side of a contender, connected and ready to repeat its work."""
 
     def __call__(self) -> bool:
         """Do it once. False when the peer gave up (its own time limit passed)."""
@@ -42,25 +41,25 @@ class Actor(Protocol):
 
 
 Cast = Callable[[Path, int], Actor]
-"""Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a
-process can be given it.
+"""Makes the actor of a worker with a number, on a prepared folder. It is a name of a module, so
+that a process can receive it.
 """
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one round showed."""
+    """The result of one round."""
 
     rate: float
     """Pieces of work a second, all workers together."""
     p50_s: float
     worst_s: float
     share: float
-    """What the worker with least got, as a part of what the one with most got."""
+    """What the worker with the least work got, divided by what the one with the most got."""
     gave_up: int = 0
     handed_s: float = math.nan
-    """Where workers take turns: the median time from the end of one's turn to the beginning of
-    another's.
+    """Where workers take turns: the median time from the end of one turn to the start of another
+    worker's.
     """
     handed_worst_s: float = math.nan
 
@@ -75,15 +74,15 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """Somebody who does the work: a name, what its result survives, and a way to run one round in a
-    folder of its own.
+    """A contender: a name, what its result survives, and a way to run one round in a folder of its
+    own.
     """
 
     name: str
     durability: str
     run: Callable[[Path], Sample]
     limit: bool = False
-    """Not a peer but what the machine itself allows."""
+    """A limit of the machine, not a peer."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Series:
         return spread(of(sample) for sample in self.samples)
 
     def worst_s(self) -> float:
-        """The longest that one piece of work took in any round."""
+        """The longest time of one piece of work in any round."""
         return max(sample.worst_s for sample in self.samples)
 
     def gave_up(self) -> int:
@@ -113,12 +112,12 @@ class Log:
         self.took = array("d")
         self.handed = array("d")
         self.done = 0
-        """Without what ended after the round, which counts as a wait and not as work done."""
+        """Without work that ended after the round, which counts as a wait and not as work done."""
         self.gave_up = 0
 
     def work(self, actor: Actor, begin: float, end: float) -> None:
-        """Do it until the end of the round, and keep what ended after its beginning. Once at least,
-        also where the machine was too busy to begin before the end.
+        """Work until the end of the round, and keep what ended after its start. Work at least once,
+        even if a busy machine starts it after the end.
         """
         clock = time.perf_counter
         before = clock()
@@ -142,9 +141,7 @@ class Lab:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A new folder for one round; what it left for the disk to write is written before the next
-        one starts.
-        """
+        """A new folder for one round. What the last round left to be written is written first."""
         folder = Path(tempfile.mkdtemp(dir=self._root))
         try:
             yield folder
@@ -163,7 +160,7 @@ class Lab:
         threads: int = 1,
         log: Callable[[], Log] = Log,
     ) -> Callable[[Path], Sample]:
-        """A round of work by so many workers, ready to be run in a folder."""
+        """A round of work by a number of workers, ready to run in a folder."""
         seconds = min(seconds, _QUICK_S) if self.quick else seconds
         work = partial(
             _work, cast=cast, log=log, threads=threads, warm_up_s=warm_up_s, seconds=seconds
@@ -177,7 +174,7 @@ class Lab:
         rounds: int | None = None,
         shared: Path | None = None,
     ) -> list[Series]:
-        """Let the contenders take turns for so many rounds, each time in a new folder unless they
+        """Let the contenders take turns for a number of rounds, each in a new folder unless they
         share one.
         """
         taken: list[list[Sample]] = [[] for _ in contenders]
@@ -198,9 +195,7 @@ def spread(figures: Iterator[float]) -> Spread:
 
 
 def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread:
-    """Ours over theirs, round by round. Infinite where theirs is nothing, as it may be on a machine
-    that is busy.
-    """
+    """Ours divided by theirs, round by round. Infinite if theirs is zero, as on a busy machine."""
     return spread(
         of(a) / of(b) if of(b) else math.inf
         for a, b in zip(ours.samples, theirs.samples, strict=True)
@@ -208,23 +203,19 @@ def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread
 
 
 def took_s(sample: Sample) -> float:
-    """How long a piece of work took, where one comes after the other; infinite where none was done
-    in time.
-    """
+    """The time of a piece of work where one follows the other; infinite if none was done in time."""
     return 1 / sample.rate if sample.rate else math.inf
 
 
 def find(series: Sequence[Series], name: str) -> Series | None:
-    """The contender of that name, unless it could not take part."""
+    """The contender with that name, unless it could not take part."""
     return next((one for one in series if one.contender.name == name), None)
 
 
 def alone(body: Callable[..., T], *args: object) -> T:
-    """What this returns in a new interpreter, which ends with it.
-
-    It loads what one contender needs and nothing of the others: a library may put hooks into the
-    interpreter that slow down everybody in it. Whatever needs many processes forks them there,
-    which is a hundred times faster than starting as many.
+    """Run this in a new interpreter and return its result. The interpreter loads only what one
+    contender needs: a library may install hooks that slow down all code in it. Work that needs many
+    processes forks them there, which is a hundred times faster than starting them.
     """
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
@@ -252,8 +243,8 @@ def _race(
     processes: int,
     seconds: float,
 ) -> Sample:
-    """One round: workers connect, start together, warm up, and work for a while; all they did after
-    the warm-up counts.
+    """One round: workers connect, start together, warm up, and work for a while. Work after the
+    warm-up counts.
     """
     return _summary(alone(_crew, folder, prepare, work, processes), seconds)
 
@@ -265,7 +256,7 @@ def _crew(
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(processes)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
-    # They end with this process, should one of them fail and leave the others waiting.
+    # They end with this process, if one of them fails and leaves the others waiting.
     workers = [
         context.Process(target=work, args=(folder, number, barrier, pipe), daemon=True)
         for number, (_, pipe) in enumerate(pipes)
@@ -275,8 +266,7 @@ def _crew(
     logs: list[Log] = []
     pending = {receive: worker for worker, (receive, _) in zip(workers, pipes, strict=True)}
     while pending:
-        # The pipes alone would not tell of a death: their other ends are open in every worker that
-        # was forked.
+        # The pipes do not show a death: every worker that was forked has their other ends open.
         wait([*pending, *(worker.sentinel for worker in pending.values())])
         for receive, worker in list(pending.items()):
             alive = worker.is_alive()
@@ -321,7 +311,7 @@ def _work(
     try:
         actor = cast(folder, number)
     except BaseException:
-        # The others need not wait for one who will not come.
+        # The others need not wait for a worker that will not come.
         barrier.abort()
         raise
     barrier.wait(_START_TIMEOUT_S)

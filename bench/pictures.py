@@ -72,12 +72,12 @@ def _bar(chart: Chart, name: str, figure: Spread, top: float) -> list[str]:
 
 
 def _scale(chart: Chart) -> Callable[[float], float]:
-    """Where on the picture a figure is."""
+    """The place of a figure on the picture."""
     room = _WIDTH - _LABEL_WIDTH - _VALUE_WIDTH
     most = max(figure.high for figure in chart.figures)
     if not chart.logarithmic:
         return lambda value: _LABEL_WIDTH + room * value / most
-    # A figure of nothing has no place on such a scale: its bar has no length.
+    # Zero has no place on a logarithmic scale: its bar has no length.
     least = min(low for figure in chart.figures for low in figure if low > 0) / 2
     return lambda value: (
         _LABEL_WIDTH + room * math.log(max(value, least) / least) / math.log(most / least)

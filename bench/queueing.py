@@ -1,9 +1,8 @@
-"""The queues that are compared: each used the way its documentation shows, and made to sync what it
-says is stored.
+"""The queues that are compared: each is used as its documentation shows, and set to sync what it
+acknowledges.
 
-One piece of work is the same for all: store a job, take the next one, and say that it is done; each
-survives a power loss once it is acknowledged. A library is imported by its own measurement and not when
-this module is.
+The work is the same for all: store a job, take the next one, complete it. Each step survives a power
+loss once it is acknowledged. Each measurement imports its own library.
 """
 
 import importlib.util
@@ -21,9 +20,9 @@ HOLDFAST = "Holdfast, sqlite"
 HOLDFAST_APART = "Holdfast, sqlite, complete and claim apart"
 HOLDFAST_POSTGRES = "Holdfast, PostgreSQL"
 AHEAD = 100
-"""Jobs that wait from the beginning, so that nobody finds nothing."""
+"""Jobs that wait from the start, so that no worker finds the queue empty."""
 GROWING = 1000
-"""Pieces of work after which the log of a SQLite file has its full size."""
+"""After this much work the log of a SQLite file has its full size."""
 
 _BODY = json.dumps({"prompt": PROMPT, "agent": "claude", "agent_session": SESSION})
 
@@ -57,14 +56,14 @@ class Kind:
     distribution: str = ""
     server: str = ""
     alone: bool = False
-    """Whether it can be used by one process at a time only."""
+    """Whether only one process at a time can use it."""
     lacks: str = ""
     """What it does not do that the others do."""
 
 
 def take_part(servers: Mapping[str, str | None]) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, given the address of their server, and the names of those that
-    cannot.
+    """The queues that can be measured here, with the addresses of their servers, and the names of
+    the others.
     """
     able, absent = [], []
     for kind in KINDS:

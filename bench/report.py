@@ -50,7 +50,7 @@ class Row:
 def write(
     rows: Sequence[Row], facts: dict[str, str], *, rounds: int, page: Path, folder: Path
 ) -> None:
-    """Write the page and its pictures, and remove the pictures of rows that are no more."""
+    """Write the page and its pictures, and remove the pictures of old rows."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("bench-*.svg"):
         old.unlink()

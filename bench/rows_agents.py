@@ -47,8 +47,8 @@ def measure(lab: Lab) -> list[Row]:
             ),
         ]
         series = lab.interleave(contenders, shared=folder)
-    # By the median of single calls: they are so short that what else the machine does would be most
-    # of a sum.
+    # By the median of single calls: they are so short that other load of the machine would dominate
+    # a sum.
     by_id = ratio(series[0], series[2], lambda sample: sample.p50_s)
     by_name = ratio(series[1], series[2], lambda sample: sample.p50_s)
     return [
@@ -142,7 +142,7 @@ class OneFile:
 
 
 def _nothing(_: Path) -> None:
-    """What is read was written once, for all rounds."""
+    """The folder was written once, for all rounds."""
 
 
 def _name(number: int) -> str:

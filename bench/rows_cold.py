@@ -1,4 +1,4 @@
-"""Starting cold: what a script pays that calls the command line in a loop."""
+"""Starting cold: the cost of a script that calls the command line in a loop."""
 
 import os
 import sys
@@ -81,14 +81,12 @@ def _contender(
 
 
 def clean_environment() -> dict[str, str]:
-    """As installed for use: with compiled files, and whatever the caller's shell says to Python
-    left out.
-    """
+    """As installed for use: with compiled files, and without the caller's settings for Python."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def timed(command: list[str]) -> Sample:
-    """How long a command takes from nothing to its end. Raises RuntimeError when it fails."""
+    """The time of a command from its start to its end. Raises RuntimeError if it fails."""
     quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     before = time.perf_counter()
     pid = os.posix_spawn(command[0], command, clean_environment(), file_actions=quiet)

@@ -30,8 +30,8 @@ _QUICK_KILLS = 2
 _HAND_OVER_TARGET_MS = 20
 _MEMORY_TARGET_MB = 15
 _SETTLE_S = (0.05, 0.10)
-"""How long the second waits before the first is killed, so that a poll would meet the kill
-anywhere.
+"""The second waits this long before the first is killed, so that the kill comes at any point of a
+poll.
 """
 _TIMEOUT_S = 30.0
 _OURS = "holdfast locks run"
@@ -53,7 +53,7 @@ def _memory_of_running(lab: Lab) -> list[int]:
             _started(stack, [*words, f"lock-{number}", "--", "/bin/cat"], subprocess.PIPE)
             for number in range(3)
         ]
-        # After a few seconds they give back what they do not need.
+        # They release memory that they do not need after a few seconds.
         _until(
             lambda: all(
                 b"standby_program" in Path(f"/proc/{one.pid}/cmdline").read_bytes()
@@ -92,7 +92,8 @@ def _start(lab: Lab) -> Row:
             Contender(_FLOCK, _TREE, lambda _: timed([*_theirs(folder), "/bin/true"])),
             Contender(_PYTHON, "", lambda _: timed([sys.executable, "-c", "pass"]), limit=True),
         ]
-        # The first turn makes the store and fills the caches of the file system, and is not kept.
+        # The first turn creates the store and fills the caches of the file system, so it is not
+        # kept.
         lab.interleave(contenders, rounds=1, shared=folder)
         series = lab.interleave(contenders, rounds=starts, shared=folder)
     ours, theirs, bare = series
@@ -238,7 +239,7 @@ def _waits_for_ours(folder: Path) -> bool:
 
 
 def _waits_for_theirs(folder: Path) -> bool:
-    """Does the kernel list a process behind the one that has the lock?"""
+    """Does the kernel list a process that waits behind the lock's holder?"""
     inode = str((folder / "file").stat().st_ino)
     waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
     return any(word.endswith(f":{inode}") for line in waiting for word in line.split())

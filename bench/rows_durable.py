@@ -14,7 +14,7 @@ def measure(lab: Lab) -> list[Row]:
 
 
 def contenders(lab: Lab, processes: int, seconds: float) -> list[Contender]:
-    """Holdfast, and SQLite with the same rows, as so many writers."""
+    """Holdfast, and SQLite with the same rows, with a number of writers."""
     race = partial(lab.race, processes=processes, seconds=seconds)
     return [
         Contender("Holdfast", work.FULL, race(prepare=work.prepare_store, cast=work.DurableChange)),

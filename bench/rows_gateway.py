@@ -119,9 +119,7 @@ def _end_agent(folder: Path) -> None:
 
 
 class _Asking:
-    """One request, made ready once and sent again and again; each thread has a connection of its
-    own.
-    """
+    """One request, built once and sent repeatedly; each thread has its own connection."""
 
     def __init__(self, folder: Path, request: Callable[[str, str], bytes]) -> None:
         root = folder / "default" / _AGENT
@@ -154,14 +152,14 @@ def _length(head: bytes) -> int:
 
 
 class Accepting(_Asking):
-    """Hands in a prompt."""
+    """Sends a prompt."""
 
     def __init__(self, folder: Path, _: int) -> None:
         super().__init__(folder, _prompt)
 
 
 class Greeting(_Asking):
-    """Asks whether the server is there."""
+    """Asks whether the server answers."""
 
     def __init__(self, folder: Path, _: int) -> None:
         super().__init__(folder, _hello)

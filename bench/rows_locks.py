@@ -1,4 +1,4 @@
-"""A lock that nobody else wants: what taking it and letting it go costs."""
+"""An uncontended lock: the cost of taking and releasing it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ _FIVE = tuple(f"lock-{number}" for number in range(5))
 
 
 class Pair:
-    """Take the locks and let them go."""
+    """Take the locks and release them."""
 
     def __init__(self, folder: Path, number: int, *, opens: Opens, names: Sequence[str]) -> None:
         self._peer = opens(folder, number, names)
@@ -101,7 +101,7 @@ def _five(series: Sequence[Series], absent: Sequence[str]) -> Row:
 
 
 def _fastest(series: Sequence[Series], *, target: bool = True) -> list[Verdict]:
-    """Against the fastest of the libraries that need no server."""
+    """Compare with the fastest of the libraries that need no server."""
     ours = find(series, HOLDFAST)
     libraries = [one for one in series if one.contender.name in LIBRARIES]
     if ours is None or not libraries:
@@ -136,7 +136,7 @@ def _on_postgres(series: Sequence[Series]) -> list[Verdict]:
 
 
 def _peers(kinds: Sequence[Kind], running: Mapping[str, str]) -> str:
-    """What each is, and what it lacks."""
+    """What each peer is, and what it lacks."""
     lines = [
         "What each of them knows besides the state of the lock:",
         "",

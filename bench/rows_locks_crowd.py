@@ -1,4 +1,4 @@
-"""Locks that many want: who gets them, how soon, and how long they lie idle in between."""
+"""Contended locks: who gets them, how soon, and how long they are idle in between."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -115,7 +115,7 @@ _WOKEN = (
 def _judged(
     judged: bool, target: str, figure: Spread, reached: bool
 ) -> tuple[str, Spread, bool | None]:
-    """The rest of a verdict, where the target is one of this row's."""
+    """The target of a verdict, if it belongs to this row."""
     return (target, figure, reached) if judged else ("", figure, None)
 
 
@@ -162,7 +162,7 @@ _COLD = (
 
 def _fifty(lab: Lab) -> Row:
     kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FLOCK), {})
-    # Here it is no limit: a job that needs several locks today takes them so.
+    # Here it is a peer and not a limit: a job that needs several locks today takes them like this.
     kinds = [
         replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds
     ]

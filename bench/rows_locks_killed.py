@@ -22,8 +22,8 @@ _KILLS = 10
 _QUICK_KILLS = 2
 _TARGET_MS = 20
 _SETTLE_S = (0.05, 0.10)
-"""How long the second waits before the first is killed: so that it does wait, and that its polls
-meet the kill anywhere.
+"""The second waits this long before the first is killed, so that the kill comes at any point of its
+polls.
 """
 _TIMEOUT_S = 30.0
 

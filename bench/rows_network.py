@@ -186,7 +186,7 @@ class Read(_Work):
 
 
 class _Asked(NamedTuple):
-    """One thing that is measured, and what is said of it."""
+    """One measured operation, and its text on the page."""
 
     name: str
     title: str

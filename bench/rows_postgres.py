@@ -1,4 +1,4 @@
-"""PostgreSQL: claims, lock pairs and wake-ups against the same done by hand."""
+"""PostgreSQL: claims, lock pairs and wake-ups, compared with hand-written SQL."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Queues: durable jobs from one end to the other, and claims as the line grows."""
+"""Queues: durable jobs from end to end, and claims from a growing queue."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -103,8 +103,8 @@ class Claim:
         self._hf = holdfast.connect(f"sqlite:{folder / 'store.sqlite'}")
         self._jobs = self._hf.jobs
         self._holder = self._hf.processes.current()
-        # The pages of a store that was just filled are not in memory yet, and a large one has more
-        # of them.
+        # The pages of a store that was just filled are not in memory yet, and a large store has
+        # more of them.
         for _ in range(50):
             self()
 

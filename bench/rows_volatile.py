@@ -1,4 +1,4 @@
-"""Volatile changes: what locks and heartbeats are made of."""
+"""Volatile changes, of which locks and heartbeats consist."""
 
 from functools import partial
 

@@ -15,21 +15,21 @@ from pathlib import Path
 _START_TIMEOUT_S = 20.0
 
 _POSTGRES = {"listen_addresses": "", "max_connections": "200"}
-"""As it comes, but for what lets the processes of a row in and everybody else not: it syncs what it
-says is committed.
+"""The default settings, except that only the processes of a row may connect. It syncs before it
+acknowledges a commit.
 """
 
 
 @contextmanager
 def redis(*, durable: bool = False) -> Iterator[str | None]:
-    """A Redis that keeps nothing on disk, or syncs every change if it is to be durable: the path of
-    its socket, or None where it is not installed.
+    """A Redis that keeps nothing on disk, or syncs every change if it is durable: the path of its
+    socket, or None if Redis is not installed.
     """
     program = shutil.which("redis-server")
     if program is None:
         yield None
         return
-    # Not the folder of the run: the name of a socket may not be that long.
+    # Not the folder of the run: the path of a socket is limited in length.
     folder = Path(tempfile.mkdtemp(prefix="hfredis-"))
     address = folder / "socket"
     disk = ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
@@ -58,7 +58,7 @@ def redis(*, durable: bool = False) -> Iterator[str | None]:
 
 @contextmanager
 def postgres() -> Iterator[str | None]:
-    """A PostgreSQL: the URL of a new database of it, or None where it or its driver is not
+    """A PostgreSQL: the URL of a new database, or None if the server or its driver is not
     installed.
     """
     try:
@@ -75,7 +75,7 @@ def postgres() -> Iterator[str | None]:
 
 
 def versions() -> dict[str, str]:
-    """What the servers that are installed say of themselves."""
+    """The versions of the installed servers."""
     found = {"redis": shutil.which("redis-server")}
     if find_spec("psycopg"):
         from tests.stores.postgres_server import binaries

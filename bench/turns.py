@@ -1,5 +1,5 @@
-"""Processes that take turns at locks: how long each waits, and how long a lock lies idle between
-two of them.
+"""Processes that take turns at locks: how long each waits, and how long a lock is idle between two
+of them.
 """
 
 import random
@@ -32,11 +32,11 @@ def prepare(folder: Path, *, opens: Opens, names: Sequence[str]) -> None:
 
 
 class OneLock:
-    """One lock for all, and as little as possible to do while holding it."""
+    """One lock for all, with as little work as possible while it is held."""
 
     holds_s: Iterator[float] = repeat(0.0)
     polite = False
-    """Whether it lets another have it before it asks again."""
+    """Whether it lets another process have the lock before it asks again."""
 
     def __init__(self, folder: Path, number: int, *, opens: Opens) -> None:
         self.peer = opens(folder, number, ONE)
@@ -53,7 +53,7 @@ class OneLock:
 
 
 class ByTurns(OneLock):
-    """One lock, held for a while, and left to another who waits for it."""
+    """One lock, held for a while, then left to a waiter."""
 
     polite = True
 
@@ -73,7 +73,7 @@ class FiveOfFifty(OneLock):
         chosen = random.Random(number)
         self.sets = cycle([tuple(sorted(chosen.sample(FIFTY, 5))) for _ in range(_SETS)])
         self.me = float(number + 1)
-        # Several hold at once, so there is no last one to leave word.
+        # Several hold at the same time, so there is no last holder to note.
         self.slot = array("d", [0.0, 0.0])
 
 

@@ -1,8 +1,7 @@
-"""The work that is measured: Holdfast's way, and the raw one that writes the same rows into the
-same tables.
+"""The measured work: Holdfast's way, and the raw way, which writes the same rows into the same tables.
 
-The raw side gets everything for nothing that SQLite does not do itself: it checks nothing, encodes
-nothing but the key and the number, wakes nobody, and prepares its statements once.
+The raw side does only what SQLite needs: it checks nothing, encodes only the key and the number,
+wakes nobody, and prepares its statements once.
 """
 
 import fcntl
@@ -28,7 +27,7 @@ FILE = "file"
 SESSION = "tmux:claude-a"
 PROMPT = (
     "Look at the failing test in the payment module, find the cause, and propose the smallest "
-    "change that mends it."
+    "change that fixes it."
 )
 ENTRY = {"agent_session": SESSION}
 READ_KEYS = 1000
@@ -39,7 +38,7 @@ KILL = "kill -9"
 """What a volatile change survives."""
 
 GROWING_CHANGES = 1000
-"""After so many changes the log has its full size on either side; a file that still grows costs
+"""After this many changes the log has its full size on both sides. A file that still grows costs
 more to sync.
 """
 
@@ -66,7 +65,7 @@ def open_store(folder: Path) -> SqliteStore:
 
 
 def prepare_store(folder: Path) -> None:
-    """A store with its tables made."""
+    """A store whose tables exist."""
     store = open_store(folder)
     store.transact(change("first"), scope=[rows(JOBS)])
     store.put_new(MARKS, [("first", MARK)])
@@ -95,14 +94,16 @@ def prepare_raw_filled(folder: Path) -> None:
 
 
 def prepare_raw_volatile(folder: Path) -> None:
-    """A database with the volatile table alone: no counter, as somebody would make it by hand."""
+    """A database with only the volatile table and without a counter, as somebody would create it by
+    hand.
+    """
     prepare_store(folder)
     [volatile] = (path for path in folder.iterdir() if path.name.endswith("locks-bench.sqlite"))
     _copy(volatile, folder / RAW)
 
 
 def prepare_file(folder: Path) -> None:
-    """A file whose blocks are all there, so that a sync writes data alone."""
+    """A file whose blocks all exist, so that a sync writes only data."""
     with (folder / FILE).open("wb") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()
@@ -110,9 +111,7 @@ def prepare_file(folder: Path) -> None:
 
 
 def change(key: str) -> Callable[[Tx], None]:
-    """One change as the domains make it: a record with an index, and a journal entry that tells of
-    it.
-    """
+    """One change as the domains make it: a record with an index, and its journal entry."""
 
     def body(tx: Tx) -> None:
         job = Job(
@@ -131,7 +130,7 @@ def change(key: str) -> Callable[[Tx], None]:
 
 
 class _Keys:
-    """Keys that nobody else makes, in no order, as random ids are."""
+    """Unique keys in random order, like random ids."""
 
     def __init__(self, number: int) -> None:
         self._bits = random.Random(number).getrandbits
@@ -223,8 +222,8 @@ class RawDurableChange(RawDurableChangeNew):
 
 
 class RawInTurn(RawDurableChange):
-    """The limit of Holdfast's way: the raw statements, the turns taken by a bare flock, one
-    fdatasync after each.
+    """The limit of Holdfast's way: the raw statements, in turns by a bare flock, with one fdatasync
+    each.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -250,9 +249,7 @@ class RawInTurn(RawDurableChange):
 
 
 class Append:
-    """The limit: 4 KB written where blocks are there already, and synced. Each worker has blocks of
-    its own.
-    """
+    """The limit: 4 KB written to existing blocks, and synced. Each worker has its own blocks."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._fd = os.open(folder / FILE, os.O_RDWR)
@@ -394,7 +391,7 @@ def _connect(folder: Path, synchronous: str) -> sqlite3.Connection:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Make the source's tables anew in the target, by its own statements, and copy the rows."""
+    """Create the source's tables in the target, with its own statements, and copy the rows."""
     raw = sqlite3.connect(target, isolation_level=None)
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("ATTACH ? AS source", (str(source),))

@@ -1,9 +1,7 @@
-"""The work that is measured on PostgreSQL: Holdfast's way, and the raw one on the same rows of the
-same tables.
+"""The measured work on PostgreSQL: Holdfast's way, and the raw way, on the same rows of the same tables.
 
-One database serves all rounds, so that each round has a namespace of its own. The raw side gets
-everything for nothing that PostgreSQL does not do itself: it checks and encodes nothing, wakes
-nobody, and its statements are prepared.
+One database serves all rounds, and each round has its own namespace. The raw side does only what
+PostgreSQL needs: it checks and encodes nothing, wakes nobody, and its statements are prepared.
 """
 
 import multiprocessing
@@ -79,9 +77,7 @@ class Claim:
 
 
 class RawClaim:
-    """The same by hand: lock the first that nobody has, write it, write the journal's row,
-    commit.
-    """
+    """The same by hand: lock the first free job, write it, write the journal's row, commit."""
 
     _FIND = (
         "SELECT key, value FROM holdfast.s_jobs WHERE ns = %s AND by_turn >= %s AND by_turn < %s "
@@ -122,7 +118,7 @@ class RawClaim:
 
 
 class LockPair:
-    """Take a lock and let it go."""
+    """Take a lock and release it."""
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
         self._app = holdfast.connect(address, namespace=folder.name)
@@ -137,7 +133,7 @@ class LockPair:
 
 
 class RawLockPair:
-    """A row that says who has it: one statement puts it there, one takes it away."""
+    """A row that names the holder: one statement inserts it, one deletes it."""
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
         import psycopg
@@ -162,7 +158,7 @@ class RawLockPair:
 
 
 class Wake:
-    """Wake another process, and hear from it by a pipe."""
+    """Wake another process, and wait for its answer through a pipe."""
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
         self._app = holdfast.connect(address, namespace=folder.name)
@@ -178,7 +174,7 @@ class Wake:
 
 
 class RawWake:
-    """The same by NOTIFY and LISTEN alone."""
+    """The same with only NOTIFY and LISTEN."""
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
         import psycopg
@@ -196,13 +192,13 @@ class RawWake:
 
 
 class Echo:
-    """A process that listens, and says so each time it was woken."""
+    """A process that listens, and reports each wake-up."""
 
     def __init__(self, listen: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._receive, send = context.Pipe(duplex=False)
         self._process = context.Process(target=listen, args=(send, *arguments), daemon=False)
-        # A worker is a daemon, which may have no children unless that is allowed.
+        # A worker is a daemon, which may not have children unless this is set.
         multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
         self._process.start()
         assert self.heard()

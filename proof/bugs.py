@@ -38,8 +38,8 @@ def plant(name: str, draw: random.Random) -> None:
 
 
 def _put(owner: object, name: str, new: object) -> None:
-    """Put something else in the place of a part of the program. Raises AttributeError when there is
-    no such part: a bug that changes nothing would look like a check that finds nothing.
+    """Replace a part of the program. Raises AttributeError if the part does not exist: a bug that
+    changes nothing would look like a check that finds nothing.
     """
     getattr(owner, name)
     setattr(owner, name, new)
@@ -106,7 +106,7 @@ def early_wake(draw: random.Random) -> None:
 
 
 def unseen_holder(draw: random.Random) -> None:
-    """Now and then a request does not see who holds what it asks for."""
+    """Now and then a request does not see who holds the names that it asks for."""
     real = policy.blocking_holds
     _put(
         policy,
@@ -199,7 +199,7 @@ def any_token(draw: random.Random) -> None:
 
 
 def double_hold(draw: random.Random) -> None:
-    """Now and then a hold that is taken again counts twice."""
+    """Now and then taking a hold again counts twice."""
     real = holds.taken
     _put(
         holds,
@@ -286,7 +286,7 @@ class _Undoing:
 
 
 def no_tree(draw: random.Random) -> None:
-    """A claim of a command names its first process and not its tree."""
+    """A claim of a command names only its first process, without the tree."""
     real = Procfs.of
     _put(Procfs, "of", lambda self, pid, label="", tree=UNSET: real(self, pid, label))
 

@@ -31,8 +31,8 @@ class EventLog:
 
 
 def events_in(path: Path, *, torn: bool = True) -> list[dict[str, Any]]:
-    """The events of a log, without a torn last one. Raises AssertionError for a torn one that may
-    not be: `torn` is False where the process was not killed.
+    """The events of a log, without a torn last one. Raises AssertionError for a torn event if
+    `torn` is False, that is, if the process was not killed.
     """
     *lines, rest = path.read_bytes().split(b"\n")
     assert torn or not rest, f"{path.name} ends in the middle of a line"

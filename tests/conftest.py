@@ -1,4 +1,4 @@
-"""What tests of every room may ask for."""
+"""Fixtures of all tests."""
 
 import gc
 import logging
@@ -86,8 +86,8 @@ def _nothing_is_left_open() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _warnings_stay_with_their_test() -> Iterator[None]:
-    """A command that a test runs in its own process goes on saying warnings after it has ended, a
-    moment after each: those of one test were said in the next.
+    """A command that a test runs in its own process may print warnings shortly after its end: those
+    of one test appeared in the next.
     """
     yield
     warned = sys.modules.get("holdfast.surfaces.cli.logs")
@@ -98,9 +98,7 @@ def _warnings_stay_with_their_test() -> Iterator[None]:
 
 @pytest.fixture
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is
-    missing shows.
-    """
+    """No sleeper rechecks by itself, here and in forked children, so that a missing wake-up shows."""
     monkeypatch.setattr(listener, "WAIT_RECHECK_S", NEVER_S)
 
 
@@ -116,7 +114,7 @@ def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
 
 @pytest.fixture(scope="session")
 def postgres_server() -> "Iterator[Server]":
-    """One real PostgreSQL for all the tests of a run, begun by the first that asks."""
+    """One real PostgreSQL for all tests of a run, started for the first that needs it."""
     # Here, so that tests that need no database load no driver.
     from tests.stores.postgres_server import running
 

@@ -49,9 +49,9 @@ class CallCounter:
 
 
 def _count_command(report: str, words: list[str]) -> None:
-    """Run the command line in this process and write what was counted, whichever way it ends.
-
-    SIGUSR1 starts the count again. SIGUSR2 writes it for good: how a server ends is not counted.
+    """Run the command line in this process and write the counts, whichever way it ends. SIGUSR1
+    starts the count again. SIGUSR2 writes the final count, so that the end of a server is not
+    counted.
     """
     counter = CallCounter()
     process = os.getpid()
@@ -80,7 +80,7 @@ def _count_command(report: str, words: list[str]) -> None:
 
     counter.install()
     try:
-        # Not as a module: what a module's body calls counts as import.
+        # Not as a module: calls of a module's body count as import.
         main()
     finally:
         sys.setprofile(None)
@@ -127,17 +127,17 @@ class Folder:
         return Counter(json.loads(self.report.read_text()))
 
     def count_in(self, server: subprocess.Popen[str], *words: str) -> Counter[str]:
-        """What a server that is counted does for one command; the first one warms it up."""
+        """Count what a server does for one command; the first command warms it up."""
         for _ in range(2):
-            # A mirror writes files a moment after a change: that of the first command is done, and
-            # that of the second one is counted.
+            # A mirror writes files a moment after a change. The files of the first command are
+            # written by now, and those of the second are counted.
             time.sleep(_SETTLE_S)
             server.send_signal(signal.SIGUSR1)
             self.run(*words)
         return self.end(server)
 
     def end(self, server: subprocess.Popen[str]) -> Counter[str]:
-        """End a server that is counted; return what was counted until now."""
+        """End a counted server; return the counts so far."""
         time.sleep(_SETTLE_S)
         server.send_signal(signal.SIGUSR2)
         server.terminate()

@@ -21,7 +21,7 @@ TIMEOUT_S = 60
 
 
 def main() -> None:
-    """Print the one that was found, and on stderr what will be done about it."""
+    """Print the path of the newest one, and on stderr what happens with it."""
     ours = sys.version_info.minor
     minor, micro, program = max(filter(None, map(_probed, _paths())), default=(0, 0, ""))
     if minor > ours:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _paths() -> Iterator[str]:
-    """Each `python3.N` on the PATH, and each version that pyenv has."""
+    """Each `python3.N` on the PATH, and each version of pyenv."""
     for folder in os.get_exec_path():
         if os.path.isdir(folder):
             yield from (

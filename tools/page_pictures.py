@@ -15,7 +15,7 @@ from tests.surfaces.page_stage import PageStage, crowd, stage
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 BYTES_MAX = 200_000
 _LOOK_MS = 20_000
-"""How long the crowd is at it before it is looked at, so that the timeline has something to show.
+"""How long the crowd works before the picture is taken, so that the timeline has something to show.
 """
 
 
@@ -37,7 +37,7 @@ def opened(
 
 
 def take(page: Page, name: str) -> None:
-    """Keep what is seen."""
+    """Save a picture of the page."""
     path = PICTURES / name
     page.mouse.move(0, 0)
     page.screenshot(path=path)
@@ -48,7 +48,7 @@ def take(page: Page, name: str) -> None:
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all pictures."""
     if chromium() is None:
         sys.stderr.write("no chromium: the pictures of the page are left as they are\n")
         return

@@ -25,7 +25,7 @@ STYLE = """
 
 
 def box(x: int, y: int, width: int, height: int, name: str, words: str, kind: str = "room") -> str:
-    """A room with its name and what it holds, a line each."""
+    """A box with its name and its contents, one line each."""
     lines = "".join(
         f'<text class="small" x="{x + 12}" y="{y + 42 + 17 * number}">{escape(line)}</text>'
         for number, line in enumerate(words.split("\n"))
@@ -37,7 +37,7 @@ def box(x: int, y: int, width: int, height: int, name: str, words: str, kind: st
 
 
 def bar(x: int, y: int, width: int, words: str, kind: str = "room") -> str:
-    """A span of time in somebody's lane."""
+    """A span of time in a lane."""
     return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="34"/>' + says(
         x + 10, y + 22, words
     )
@@ -73,7 +73,7 @@ def picture(width: int, height: int, title: str, *parts: str) -> str:
 
 
 def architecture() -> str:
-    """The house: who may import whom."""
+    """The layers: who may import whom."""
     return picture(
         760,
         600,
@@ -120,7 +120,7 @@ def group_commit() -> str:
 
 
 def hand_over() -> str:
-    """A release decides who is next and wakes just that one."""
+    """A release chooses the next holder and wakes only that one."""
     return picture(
         760,
         262,
@@ -153,7 +153,7 @@ def hand_over() -> str:
 
 
 def backfill() -> str:
-    """Small requests pass a set that cannot go yet, a bounded number of times."""
+    """Small requests overtake a set that cannot go yet, a bounded number of times."""
     small = [(160, "job-3"), (240, "job-4"), (320, "job-5"), (400, "job-6")]
     return picture(
         760,
@@ -192,11 +192,11 @@ def deadlock() -> str:
         760,
         286,
         "A deadlock: job-1 holds router-1 and waits for router-2; job-2 holds router-2 and asks "
-        "for router-1, and is told",
-        box(30, 106, 170, 66, "job-1", "came first, waits on"),
+        "for router-1, and gets the error",
+        box(30, 106, 170, 66, "job-1", "came first, still waits"),
         box(305, 20, 150, 48, "router-2", "", "core"),
         box(305, 210, 150, 48, "router-1", "", "core"),
-        box(560, 106, 170, 66, "job-2", "the youngest: told", "told"),
+        box(560, 106, 170, 66, "job-2", "the youngest: refused", "told"),
         way("M115 104 L115 44 L303 44", "wait"),
         says(130, 36, "waits for"),
         way("M455 44 L645 44 L645 104"),
@@ -216,7 +216,7 @@ def deadlock() -> str:
 
 
 def false_cycle() -> str:
-    """A cycle with a place in a queue in it, which is none."""
+    """A cycle that contains a place in a queue, which is no deadlock."""
     return picture(
         760,
         286,

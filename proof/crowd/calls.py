@@ -42,7 +42,7 @@ class Player:
         self.draw = random.Random(f"{plan.crowd.seed}/{self.name}")
         self.made = 0
         self.stale: list[tuple[str, str, int]] = []
-        """What it had once, by key: a name and the token that went with it."""
+        """What it held before, by key: a name and its token."""
         self.pause = threading.Event()
 
     def run(self) -> None:
@@ -51,8 +51,8 @@ class Player:
             try:
                 KINDS[self.plan.crowd.kind](self, key)
             except HoldfastError as error:
-                # The store could not say what became of the call: it stays pending. A rule's
-                # refusal is never met here.
+                # The store does not know the outcome of the call, so it stays pending. No rule
+                # refuses a call here.
                 if error.code not in _UNHEARD:
                     raise
                 self.work(0.05)
@@ -65,7 +65,7 @@ class Player:
         return f"{self.name}-{self.made}"
 
     def old(self, key: str) -> tuple[str, int] | None:
-        """Something that it had on this key before."""
+        """Something that it held on this key before."""
         found = [(name, token) for at, name, token in self.stale[-20:] if at == key]
         return self.draw.choice(found) if found else None
 
@@ -79,8 +79,7 @@ _UNHEARD = {"store_unavailable", "lock_timeout"}
 def locks(player: Player, key: str) -> None:
     draw = player.draw
     wait = draw.random() < 0.5
-    # Those who wait have names of their own: a request without a wait may be refused for a waiter's
-    # sake.
+    # Waiters have names of their own: a request without a wait may be refused because of a waiter.
     names = draw.sample(
         [f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2])
     )
@@ -129,7 +128,7 @@ def _acquire(
             else:
                 held = locks.try_acquire(names, by=player.name, mode=mode, ttl_s=ttl_s)
         except LeaseLost:
-            # Granted, and over before this thread ran again: what its token was is not known.
+            # Granted, and over before this thread ran again: its token is unknown.
             return None
         except LockTimeout as error:
             if error.fields.get("by") != player.name:
@@ -149,7 +148,7 @@ def _check(player: Player, name: str, token: int) -> None:
 
 
 def turns(player: Player, key: str) -> None:
-    """One name, for which everybody waits."""
+    """One name, for which all wait."""
     held = _acquire(player, [key], "exclusive", True, None, timeout_s=20.0)
     if held is not None:
         player.work()
@@ -177,7 +176,7 @@ def claims(player: Player, key: str) -> None:
     elif (old := player.old(key)) and draw.random() < 0.2:
         _verdict(player, key, "finish", *old)
     else:
-        # One that waits is only asked for what will come.
+        # A call that waits is made only for something that will come.
         wait_s = draw.choice([0.0, 0.0, 0.6])
         with player.call("pick", [key], wait=wait_s > 0) as pending:
             found = jobs.pick_pending(key, wait_s=wait_s, holder=player.hf.processes.current())
@@ -291,7 +290,7 @@ def _owned(
 
 
 def _interfere(player: Player, key: str, queue: SteppedQueue) -> None:
-    """What an operator does, and one that comes too late."""
+    """An operator's call, and one that comes too late."""
     if player.draw.random() < 0.3:
         detail = dict.fromkeys(Receipt, "gone")
         with player.call("abandon", [key]) as pending:
@@ -325,7 +324,7 @@ def _look(player: Player, key: str, queue: SteppedQueue) -> None:
 
 
 def seen_in(queue: SteppedQueue) -> dict[str, Any]:
-    """What there is of a queue, as a specification of it knows it."""
+    """The state of a queue, in the form of its specification."""
     found = queue.list(limit=10_000)
     running = [one.idempotency_key for one in found if one.state.value == "running"]
     assert len(running) <= 1, f"{running} run at once"
@@ -362,7 +361,7 @@ def history_of(run: Run, folder: Path) -> list[Operation]:
     """The recorded calls of a crowd, and the deaths of its processes."""
     deaths = [died(blow.process, blow.at) for blow in run.blows if blow.kind == "killing"]
     for process in run.processes:
-        # An orderly end frees nothing by itself, but its process is gone. What a failed process
-        # began and did not end is like that of a killed one, and so is what it held.
+        # An orderly end frees nothing by itself, but its process is gone. The open calls and the
+        # claims of a failed process are treated like those of a killed one.
         deaths.append(died(process, run.began_s if process in run.failed else run.ended_s))
     return [*read(sorted(folder.glob("*.history"))), *deaths]

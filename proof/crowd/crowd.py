@@ -16,11 +16,11 @@ from typing import NamedTuple
 from proof.crowd.plan import Crowd, Plan
 
 _END_S = 120.0
-"""How long a process may take to end after its time is over."""
+"""How long a process may run after its time is over."""
 
 
 class Blow(NamedTuple):
-    """What was done to a process: `killing`, `died`, `stopping` or `continued`, and when."""
+    """An action on a process: `killing`, `died`, `stopping` or `continued`, and its time."""
 
     kind: str
     process: str
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     processes: list[str]
     """The names of those that were not killed."""
     failed: dict[str, str]
-    """Those of them that ended by an error, and the error."""
+    """The processes among them that ended by an error, with the error."""
 
     @property
     def kills(self) -> int:
@@ -70,7 +70,7 @@ class _Process:
             self.child.stdin.flush()
 
     def error(self) -> str:
-        """The traceback it printed, without its warnings before."""
+        """The traceback that it printed, without the warnings before."""
         return "".join(self._errors.read_text().partition("Traceback")[1:])[-3000:]
 
     def close(self) -> None:
@@ -85,8 +85,8 @@ class _Process:
 
 
 def run(store: str, folder: Path, crowd: Crowd) -> Run:
-    """Let a crowd loose on a store and wait until it has ended. Raises AssertionError when a
-    process ends before its time.
+    """Start a crowd on a store and wait for its end. Raises AssertionError if a process ends before
+    its time.
     """
     # With the seed, so that a failure can be repeated.
     print(f"{crowd}", flush=True)
@@ -121,7 +121,7 @@ def _processes(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process
 
 
 def _disturb(processes: list[_Process], crowd: Crowd, until: float, blows: list[Blow]) -> None:
-    """Kill some and start others in their place, and stop some for a while."""
+    """Kill some processes and replace them, and stop some for a while."""
     draw = random.Random(f"{crowd.seed}/crowd")
 
     def note(kind: str, process: _Process) -> None:
@@ -130,7 +130,7 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, blows: list[
     while not _over(processes, draw.uniform(0.4, 1.6) * crowd.pause_s, until):
         at = draw.randrange(len(processes))
         process = processes[at]
-        # The first blow is a kill: a busy machine may leave no time for a second.
+        # The first action is a kill: a busy machine may leave no time for a second one.
         if not blows or draw.random() < crowd.killed:
             note("killing", process)
             process.child.kill()
@@ -152,14 +152,14 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, blows: list[
 
 
 def _over(processes: Sequence[_Process], seconds: float, until: float) -> bool:
-    """Wait for so long; True when the time of the crowd is over. Raises AssertionError when a
-    process ended before.
+    """Wait; return True when the time of the crowd is over. Raises AssertionError if a process
+    ended before that.
     """
     left_s = until - time.monotonic()
     ended, _, _ = select.select(
         [process.pidfd for process in processes], [], [], max(min(seconds, left_s), 0.0)
     )
-    # Woken late on a busy machine, it finds those ended that were to end by then.
+    # If a busy machine wakes it late, processes have already ended on schedule.
     if left_s <= seconds or time.monotonic() >= until:
         return True
     failed = {process.name: process.error() for process in processes if process.pidfd in ended}

@@ -1,4 +1,4 @@
-"""A crowd of jobs that acquire locks, and the history that it leaves."""
+"""A crowd of jobs that acquire locks, and its history."""
 
 import time
 from pathlib import Path
@@ -22,19 +22,15 @@ class Ran(NamedTuple):
 
     history: History
     granted_at: dict[int, float]
-    """When each token that had been waited for was granted, by the store's clock, as an instant of
-    the history.
-    """
+    """When each contended token was granted, by the store's clock, as a time of the history."""
     left: list[str]
     """Rows that nobody cleared away."""
 
 
 def run(store: str, folder: Path, crowd: Crowd) -> Ran:
-    """Let a crowd loose on a store and wait until all of it is done. Raises AssertionError when a
-    process failed.
-    """
+    """Run a crowd on a store to its end. Raises AssertionError if a process failed."""
     with holdfast.connect(store) as hf:
-        # The first one of all makes the store, which is no part of this.
+        # The very first acquire creates the store, which is not measured here.
         hf.locks.release(hf.locks.acquire(NAMES, by="first"))
         done = crowds.run(store, folder, crowd)
         assert not done.failed, done.failed
@@ -47,8 +43,8 @@ def run(store: str, folder: Path, crowd: Crowd) -> Ran:
 
 
 def _sweep(hf: Holdfast) -> list[str]:
-    """Ask for everything, as the next that comes would, until what the dead left is cleared away;
-    return what never is.
+    """Acquire everything, as the next job would, until the rows of dead processes are removed;
+    return those that remain.
     """
     for _ in range(1000):
         hf.locks.release(hf.locks.acquire(NAMES, by="sweeper", timeout_s=_SWEEP_S))
@@ -62,8 +58,8 @@ def _sweep(hf: Holdfast) -> list[str]:
 
 def _grants(hf: Holdfast) -> dict[int, float]:
     if not hf.store.embedded:
-        # A database dates a change by the begin of its transaction, which may have waited long for
-        # its own turn.
+        # A database dates a change by the start of its transaction, which may have waited long for
+        # its turn.
         return {}
     ahead_s = time.time() - time.monotonic()
     return {

@@ -1,14 +1,12 @@
-"""Is a recorded history of locks one that the rules allow? Pure: events in, what is wrong with them
-out.
+"""Do the rules allow a recorded history of locks? A pure function from events to violations.
 
-Every event has the instant at which its process wrote it, on a clock that all processes share. What
-a job writes just before a call and just after it encloses what the call did. So a grant is certain
-from `granted` to `releasing`, and possible from `asked` to `released`: what must not meet is judged
-by the certain spans, and what may explain a wait by the possible ones.
+Every event has the time at which its process wrote it, on a clock that all processes share. A job
+writes an event just before and just after each call. So a grant is certain from `granted` to
+`releasing`, and possible from `asked` to `released`. Certain spans of conflicting grants must not
+overlap; possible spans may explain a wait.
 
-A process that was killed says nothing of its end. Its grants are certain until the kill was sent
-and possible until it was seen dead. One with a time to live is certain no longer than that time
-after it was asked for.
+A killed process does not write its end. Its grants are certain until the kill was sent, and possible
+until it was seen dead. A grant with a TTL is certain for that time after its request at most.
 """
 
 import re
@@ -22,42 +20,36 @@ EXCLUSIVE, SHARED = "exclusive", "shared"
 NEVER = float("inf")
 
 CLOCKS_S = 0.05
-"""How much the clock by which a store measures leases may differ from the one that histories are
-written by.
-"""
+"""How far the clock of a store's leases may differ from that of the histories."""
 
 IDLE_S = 1.0
-"""How long a wait may go on after everything that could explain it is gone."""
+"""How long a wait may continue after its last reason is gone."""
 
 LATE_S = 1.5
-"""How much later than the store granted it a waiter may learn of its grant. A lost wake-up costs up
-to two seconds.
-"""
+"""How late a waiter may learn of its grant. A lost wake-up costs up to two seconds."""
 
 STRAY_S = 10.0
-"""How long a request may go on to be in the way that a store was too busy to withdraw."""
+"""How long a request may block others after a busy store failed to withdraw it."""
 
 CYCLE_S = 1.0
-"""How long jobs may wait for each other's holds in a circle before that counts as an untold
-deadlock.
-"""
+"""How long jobs may wait for each other in a circle before it counts as an unreported deadlock."""
 
 Event = Mapping[str, Any]
 """`at`: seconds. `kind`: one of those in `History.__init__`. The rest depends on the kind."""
 
 
 class Rules(NamedTuple):
-    """What the histories are judged by."""
+    """The bounds by which histories are judged."""
 
     backfill_max: int
     age_s: float
     recheck_s: float
-    """How late a wake-up may be whose sender was killed before it could send it."""
+    """How late a wake-up may be if its sender was killed before it could send it."""
 
 
 @dataclass(eq=False)
 class Ask:
-    """One request, and the grant that it led to."""
+    """One request, and its grant."""
 
     id: str
     by: str
@@ -73,9 +65,9 @@ class Ask:
     """Its job held nothing when it asked."""
     asked: float
     queued: float = NEVER
-    """Known to wait from then on."""
+    """The time from which it is known to wait."""
     ended: float = NEVER
-    """Answered, in whichever way."""
+    """The time of its answer, whatever the answer."""
     end: str = ""
     message: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
@@ -86,13 +78,13 @@ class Ask:
     released: float = NEVER
     freed: bool = True
     lease_sure: float = NEVER
-    """Until when its lease lasted at the least."""
+    """Until when its lease lasted at least."""
     lease_over: float = NEVER
     """By when its lease was over."""
 
 
 class History:
-    """The events of one run, put together."""
+    """The events of one run, grouped by request."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.asks: dict[str, Ask] = {}
@@ -122,7 +114,7 @@ class History:
         }
         ask = Ask(**of, names=names, ttl_s=ttl_s, asked=event["at"])
         if ttl_s is not None:
-            # It begins with the grant, which was not before this.
+            # It starts with the grant, which was not before this.
             ask.lease_sure = event["at"] + ttl_s - CLOCKS_S
         self.asks[ask.id] = ask
 
@@ -160,18 +152,18 @@ class History:
         return min(ask.releasing, killed, ask.lease_sure)
 
     def gone_by(self, ask: Ask) -> float:
-        """By when a request and its grant were certainly out of everybody's way."""
+        """By when a request and its grant certainly blocked nobody."""
         died = self.died.get(ask.process, NEVER)
         if ask.granted == NEVER:
-            # A grant that its process did not live to write down goes with the process, or with its
+            # A grant whose process died before it wrote it down ends with the process, or with its
             # lease.
             unseen = 0.0 if ask.attended or died == NEVER else (ask.ttl_s or 0.0)
             return min(ask.ended + (STRAY_S if ask.end == "no_turn" else 0.0), died + unseen)
         return min(ask.released, died if ask.attended else NEVER, ask.lease_over)
 
     def alone(self, ask: Ask) -> bool:
-        """Did its job certainly hold nothing else? One that got no turn may have been granted,
-        which its job never learnt.
+        """Did its job certainly hold nothing else? A request that timed out at the gate may have
+        been granted without the job's knowledge.
         """
         strays = (
             other
@@ -181,7 +173,7 @@ class History:
         return ask.alone and all(self.gone_by(other) < ask.asked for other in strays)
 
     def in_line_until(self, ask: Ask) -> float:
-        """Until when it may have stood in line: one that got no turn is taken out later."""
+        """Until when it may have been queued: one that timed out at the gate is removed later."""
         left = ask.ended + (STRAY_S if ask.end == "no_turn" else 0.0)
         return min(left, self.died.get(ask.process, NEVER))
 
@@ -192,8 +184,8 @@ class History:
         return self._jobs[by]
 
     def waited_until(self, ask: Ask) -> float:
-        """Until when it certainly waited, if it did: one that gives up leaves the queue some time
-        before it is told so.
+        """Until when it certainly waited, if it did: a request that gives up leaves the queue some
+        time before it returns.
         """
         given_up = ask.asked + ask.timeout_s if ask.end in ("timed_out", "") else ask.queued
         return min(given_up, self.killing.get(ask.process, NEVER), ask.ended)
@@ -202,9 +194,8 @@ class History:
 def violations(
     history: History, rules: Rules, granted_at: Mapping[int, float] | None = None
 ) -> list[str]:
-    """Everything that the history must not show; none of it is an excuse for another.
-
-    `granted_at`: when the store says that it granted a token that had been waited for.
+    """All violations in the history; none excuses another. `granted_at`: when the store says that
+    it granted a contended token.
     """
     return [
         *two_holders(history),
@@ -219,7 +210,7 @@ def violations(
 
 
 def two_holders(history: History) -> Iterator[str]:
-    """Conflicting grants whose certain spans meet."""
+    """Conflicting grants whose certain spans overlap."""
     for name, asks in _takers(history).items():
         asks.sort(key=lambda ask: ask.granted)
         for at, one in enumerate(asks):
@@ -244,9 +235,9 @@ def tokens_out_of_order(history: History) -> Iterator[str]:
 
 
 def overtaken(history: History, rules: Rules) -> Iterator[str]:
-    """A request that later ones passed more often than they may. Those of jobs that held something
-    are left out, since one may pass the waiters for its own job; and so are those whose priority
-    may have put them first.
+    """A request that later ones overtook more often than allowed. Requests of jobs that held
+    something are left out, since such a job may overtake those that wait for it, and so are
+    requests that their priority may have moved ahead.
     """
     by_name = _by_name(history.asks.values())
     for asks in by_name.values():
@@ -278,7 +269,7 @@ def _went_before(history: History, other: Ask, one: Ask, name: str) -> bool:
         return False
     if name in one.taken:
         return other.tokens[name] < one.tokens[name]
-    # It never got it, or not by this request.
+    # It was never granted, or not by this request.
     return one.end != "granted" and other.granted < history.waited_until(one)
 
 
@@ -288,9 +279,7 @@ def _is_later(other: Ask, one: Ask, rules: Rules) -> bool:
 
 
 def idle_waits(history: History, rules: Rules) -> Iterator[str]:
-    """A wait that went on for long after nobody held or waited for anything of it: its wake-up was
-    lost.
-    """
+    """A wait that continued long after all its names were free: its wake-up was lost."""
     claims = _Claims(history)
     for one in history.asks.values():
         if one.queued == NEVER or one.end not in ("granted", "timed_out"):
@@ -301,9 +290,7 @@ def idle_waits(history: History, rules: Rules) -> Iterator[str]:
 
 
 class _Claims:
-    """For each name and instant: the last moment at which a claim that began before it was in
-    anybody's way.
-    """
+    """For each name and time: the last moment at which an earlier claim blocked anybody."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -330,8 +317,8 @@ class _Claims:
         self._begins[key], self._ends[key] = [ask.asked for ask in asks], ends
 
     def gone_before(self, name: str, one: Ask) -> float:
-        """When the last claim that conflicts with a request, and began before its end, was gone;
-        its end at the latest.
+        """When the last conflicting claim that began before the end of a request was gone; the end
+        of the request at the latest.
         """
         key = (name, one.mode == SHARED)
         at = bisect_left(self._begins[key], one.ended)
@@ -342,7 +329,7 @@ class _Claims:
 
 
 def late_wakes(history: History, rules: Rules, granted_at: Mapping[int, float]) -> Iterator[str]:
-    """A grant that was there long before its waiter knew."""
+    """A grant long before its waiter learned of it."""
     for one in history.asks.values():
         since = granted_at.get(max((one.tokens[name] for name in one.taken), default=0))
         if since is not None and one.granted - since > LATE_S + _hindered(
@@ -352,15 +339,15 @@ def late_wakes(history: History, rules: Rules, granted_at: Mapping[int, float]) 
 
 
 def _hindered(history: History, begin: float, end: float, rules: Rules) -> float:
-    """What a wake-up may take longer, since a process was stopped or killed meanwhile."""
+    """The extra time for a wake-up, since a process was stopped or killed meanwhile."""
     stopped_s = sum(max(min(to, end) - max(since, begin), 0.0) for since, to in history.stops)
     killed = any(begin - IDLE_S <= at <= end for at in history.killing.values())
     return stopped_s + (rules.recheck_s if killed else 0.0)
 
 
 def false_deadlocks(history: History) -> Iterator[str]:
-    """A deadlock that was reported and was none: somebody in it was dead already, or held or waited for
-    nothing of the kind.
+    """A reported deadlock that was none: a job in it was dead already, or did not hold or wait for
+    what the report says.
     """
     of_job: dict[str, list[Ask]] = {}
     for ask in history.asks.values():
@@ -388,8 +375,8 @@ _STEP = re.compile(r"(\S+) waits for (\S+), held by ([^\s;]+)")
 
 
 def missed_deadlocks(history: History) -> Iterator[str]:
-    """Jobs that waited for each other's holds in a circle until one gave up, and none of them was
-    told.
+    """Jobs that waited for each other's holds in a circle until one gave up, without a reported
+    deadlock.
     """
     takers = _takers(history)
     of_job: dict[str, list[Ask]] = {}
@@ -411,8 +398,8 @@ def _circle(
     begin: float,
     end: float,
 ) -> list[Ask]:
-    """A way from a wait, through jobs that held something and waited themselves, all the time, back
-    to its own job.
+    """A path from a wait, through jobs that held something and waited themselves for all that time,
+    back to its own job.
     """
     led_by: dict[str, Ask | None] = {first.id: None}
     found = [first]
@@ -444,16 +431,14 @@ def _circle(
 def _waited_through(history: History, wait: Ask, end: float) -> bool:
     """Was it still waiting at that moment?"""
     if wait.end == "granted":
-        # Its grant came when the job that it waited for in the circle let go, which is for the caller to
-        # know.
+        # Its grant came when the job that it waited for in the circle released. The caller has to
+        # check that.
         return wait.ended >= end
     return history.waited_until(wait) >= end
 
 
 def taken_from_the_living(history: History) -> Iterator[str]:
-    """A grant that was gone when its holder came to release it, though its process lived and its
-    time was not over.
-    """
+    """A grant that was gone at its release, though its process lived and its TTL had not passed."""
     for one in history.asks.values():
         if one.taken and not one.freed and one.released < one.lease_sure:
             yield f"{_shown(one)} was lost"

@@ -28,7 +28,7 @@ _TOO_LATE = "no answer within the time limit"
 
 
 class Job:
-    """One thread, whose requests are all in its own name."""
+    """One thread, which makes all its requests in its own name."""
 
     def __init__(
         self, plan: Plan, number: int, locks: Locks, tell: Callable[..., None], until: float
@@ -43,9 +43,9 @@ class Job:
         self.asked = 0
         self.held: dict[str, Grant] = {}
         self.ended = ""
-        """How its last request ended that was not granted."""
+        """The outcome of its last request that was not granted."""
         self.pause = threading.Event()
-        """Never set: to wait for it is to be busy."""
+        """Never set: waiting for it simulates work."""
 
     def run(self) -> None:
         while time.monotonic() < self.until:
@@ -53,7 +53,7 @@ class Job:
             for ask_id, grant in reversed(list(self.held.items())):
                 self.release(ask_id, grant)
 
-    # What it can do, each written down.
+    # The calls it can make, each of which is recorded.
 
     def ask(
         self,
@@ -113,8 +113,8 @@ class Job:
                     **more,
                 )
         except LockTimeout as error:
-            # The store has one of its own, which says nothing about the queue: so many wanted to
-            # change the table at once that none of the request's transactions came in time.
+            # The store has a timeout of its own, which says nothing about the queue: so many wanted
+            # to change the table at once that none of the request's transactions came in time.
             self._end(
                 "timed_out" if "position" in error.fields else "no_turn",
                 ask_id,
@@ -125,11 +125,11 @@ class Job:
             self._end("deadlock", ask_id, message=error.fields["cycle"])
             return None
         except LeaseLost as error:
-            # A short time to live may be over before its holder is awake.
+            # A short TTL may end before its holder is awake.
             self._end("failed" if ttl_s is None else "lost", ask_id, message=str(error))
             return None
         except HoldfastError as error:
-            # A database that is too busy even to let one in: as if no turn had come.
+            # A database that is too busy to accept a connection counts as if no turn had come.
             busy = (
                 isinstance(error, StoreUnavailable)
                 and _TOO_LATE in error.message
@@ -178,7 +178,7 @@ class Job:
 
 
 def mixed(job: Job) -> None:
-    """Everything, as it comes."""
+    """All of it, in random order."""
     draw = job.random
     doing = draw.choices(
         [single, impatient, once, nested, again, upgrade, leased, unattended, held],
@@ -207,7 +207,9 @@ def once(job: Job) -> None:
 
 
 def nested(job: Job) -> None:
-    """More and more at a time, in any order: the others do the same, and cycles close."""
+    """More and more names, one request each, in random order: the others do the same, and cycles
+    close.
+    """
     for _ in range(job.random.choice([2, 2, 3])):
         if not job.ask(
             job.some_names(2), mode=job.mode(), timeout_s=job.random.choice([0.5, 1.5, 3.0])
@@ -217,7 +219,7 @@ def nested(job: Job) -> None:
 
 
 def again(job: Job) -> None:
-    """The same once more, and some of it with something else."""
+    """The same once more, and part of it with something else."""
     first = job.ask(job.some_names(3))
     if first is None:
         return
@@ -240,7 +242,7 @@ def upgrade(job: Job) -> None:
 
 
 def leased(job: Job) -> None:
-    """With a time to live, now and then longer than that, and renewed."""
+    """With a TTL, now and then renewed or kept beyond it."""
     draw = job.random
     ttl_s = draw.choice([0.3, 0.6, 1.0])
     found = job.ask(job.some_names(2), mode=job.mode(), ttl_s=ttl_s)
@@ -253,19 +255,19 @@ def leased(job: Job) -> None:
 
 
 def unattended(job: Job) -> None:
-    """For nobody: only its time ends it."""
+    """Without a process: only its TTL ends it."""
     if job.ask(job.some_names(1), ttl_s=0.3, attended=False):
         job.work(0.1)
 
 
 def held(job: Job) -> None:
-    """By the call that is meant for a `with` block; its waiting is not reported."""
+    """By the call for a `with` block; its waiting is not reported."""
     if job.ask(job.some_names(3), mode=job.mode(), held=True):
         job.work()
 
 
 def large_and_small(job: Job) -> None:
-    """A few want nearly all, and the rest one each, which is always free first."""
+    """A few want nearly all names; the others want one each, the first of which is always free."""
     if job.number == 0 and job.plan.process.endswith("0.0"):
         job.ask(NAMES[:8], timeout_s=5.0)
     elif job.ask(job.random.sample(NAMES[:8], 1)):

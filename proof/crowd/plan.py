@@ -1,4 +1,4 @@
-"""How large a crowd is, what it does and what befalls it."""
+"""The size of a crowd, its work, and how often its processes are killed."""
 
 from typing import NamedTuple
 
@@ -9,25 +9,25 @@ class Crowd(NamedTuple):
     workload: str
     """See `proof.crowd.worker`."""
     kind: str
-    """Which part of the workload."""
+    """The part of the workload."""
     seed: int
     lasts_s: float
     processes: int = 4
     threads: int = 2
     part_s: float = 0.25
-    """How long a key is used, where a history is to fall into small parts."""
+    """How long a key is used, so that a history falls into small parts."""
     kills: bool = True
     """Processes are killed and stopped while it lasts."""
     pause_s: float = 0.25
-    """Between two blows, on average."""
+    """Between two kills or stops, on average."""
     killed: float = 0.75
-    """The share of the blows that kill; the others stop a process for a while."""
+    """The share of kills; the others stop a process for a while."""
     bug: str = ""
     """One of `proof.bugs`, planted into every process."""
 
 
 class Plan(NamedTuple):
-    """What one process of a crowd does."""
+    """The work of one process of a crowd."""
 
     store: str
     folder: str

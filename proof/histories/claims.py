@@ -19,23 +19,23 @@ from proof.histories.operation import DIE, Operation
 
 class _Waiting(NamedTuple):
     rank: int
-    """What is less comes first: a priority, negated."""
+    """The smaller goes first: a negated priority."""
     arrival: int
-    """0: it is not known, since nobody heard the answer."""
+    """0: unknown, since nobody got the answer."""
     job: str
     token: int
-    """That of its last attempt."""
+    """The token of its last attempt."""
 
 
 class _Running(NamedTuple):
     waiting: _Waiting
     token: int
-    """0: it is not known."""
+    """0: unknown."""
     process: str
 
 
 class State(NamedTuple):
-    """What waits, what runs, and what has ended."""
+    """The waiting, running and finished jobs."""
 
     waiting: frozenset[_Waiting]
     running: frozenset[_Running]
@@ -43,9 +43,9 @@ class State(NamedTuple):
 
 
 class ClaimSpecification:
-    """Claims as `holdfast.domains.jobs` promises them. `passes`: a claim may pass over what another
-    transaction is just taking, as `Store.take_first` does where rows are latched one by one; if
-    that one is undone, the order was another.
+    """Claims as `holdfast.domains.jobs` promises them. `passes`: a claim may skip a job that
+    another transaction is just claiming, as `Store.take_first` does where rows are latched one by
+    one. If that claim is undone, the order was another.
     """
 
     def __init__(self, *, passes: bool = False) -> None:
@@ -102,8 +102,8 @@ class ClaimSpecification:
         return [_run(state, one, 0, operation.process) for one in self._first_ones(state)]
 
     def _first_ones(self, state: State) -> list[_Waiting]:
-        """What may be picked: the first; and what may have been registered anywhere in the
-        order.
+        """The jobs that may be picked: the first one, and those whose place in the order is
+        unknown.
         """
         known = [one for one in state.waiting if one.arrival]
         if known and not self._passes:
@@ -124,7 +124,7 @@ def _run(state: State, one: _Waiting, token: int, process: str) -> State:
 
 
 def _ended(state: State, operation: Operation, done: bool | None, *, back: bool) -> Iterable[State]:
-    """`done` None: nobody heard whether it was."""
+    """`done` None: nobody knows whether it was done."""
     job, token = operation.arguments["job"], operation.arguments["token"]
     found = [one for one in state.running if one.waiting.job == job and one.token == token]
     if done is False or (done is None and not found):

@@ -15,7 +15,7 @@ from proof.histories.operation import DIE, Operation
 
 
 class State(NamedTuple):
-    """The holders that live, each with its process, and those that may have been swept."""
+    """The live holders, each with its process, and those that may have been swept."""
 
     living: frozenset[tuple[str, str]]
     dead: frozenset[str]

@@ -21,14 +21,14 @@ from proof.histories.operation import DIE, Operation
 
 class _Request(NamedTuple):
     arrival: int
-    """0: it is not known, since nobody heard the answer."""
+    """0: unknown, since nobody got the answer."""
     name: str
     epoch: int
 
 
 class State(NamedTuple):
-    """What waits, what runs with which token (0: not known), what has ended, and the greatest token
-    that is known.
+    """The waiting requests, the running one with its token (0: unknown), the finished ones, and the
+    greatest known token.
     """
 
     waiting: frozenset[_Request]
@@ -68,7 +68,7 @@ def _accepted(state: State, operation: Operation) -> Iterable[State]:
         return []
     if known is None or known.arrival == arrival:
         return [state]
-    # Its arrival was not known, as nobody had heard the first answer; now it is.
+    # Its arrival was unknown, as nobody got the first answer. Now it is known.
     return [] if known.arrival else [_learnt(state, known, known._replace(arrival=arrival))]
 
 

@@ -26,23 +26,23 @@ class _Hold(NamedTuple):
     by: str
     mode: str
     token: int
-    """0: it is not known, since nobody heard the answer."""
+    """0: unknown, since nobody got the answer."""
     process: str
     lease: str
-    """The operation that last gave it a time to live; "" when it has none."""
+    """The operation that last set its TTL; "" if it has none."""
     over: bool = False
 
 
 class State(NamedTuple):
-    """Who holds what, and the greatest token that is known of each name."""
+    """Who holds what, and the greatest known token of each name."""
 
     holds: frozenset[_Hold]
     tokens: frozenset[tuple[str, int]]
 
 
 class LockSpecification:
-    """Locks as `holdfast.primitives.locks` promises them. `clocks_s`: how much sooner a lease may
-    end than its time, as the clock that measures it is another than the one of the history.
+    """Locks as `holdfast.primitives.locks` promises them. `clocks_s`: how much sooner than its TTL
+    a lease may end, as it is measured by another clock than that of the history.
     """
 
     def __init__(self, *, clocks_s: float = 0.05) -> None:
@@ -59,9 +59,7 @@ class LockSpecification:
         )
 
     def also(self, operations: Sequence[Operation]) -> Iterable[Operation]:
-        """A lease may end at any time from its own time on, counted from before it was asked
-        for.
-        """
+        """A lease may end at any time after its TTL, counted from before the request."""
         for operation in operations:
             ttl_s = operation.arguments.get("ttl_s")
             if ttl_s is not None:

@@ -1,4 +1,4 @@
-"""One call of one process, from the instant it was made to the instant it was answered."""
+"""One call of one process, from its start to its answer."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,9 +12,8 @@ never.
 
 
 class Operation(NamedTuple):
-    """`keys` names what it touches; one without keys touches all that its process does. `end`
-    NEVER: pending, so it took effect at any time after `begin`, or never; then there is no
-    `answer`.
+    """`keys` names what it touches; without keys it touches everything of its process. `end` NEVER
+    means pending: it took effect at any time after `begin`, or never, and there is no `answer`.
     """
 
     id: str
@@ -28,7 +27,7 @@ class Operation(NamedTuple):
 
     @property
     def pending(self) -> bool:
-        """True when nobody heard of its end."""
+        """True if nobody knows its end."""
         return self.end == NEVER
 
     def __str__(self) -> str:

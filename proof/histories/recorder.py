@@ -22,8 +22,8 @@ class PendingCall:
         self._id = call_id
 
     def answer(self, answer: Any) -> None:
-        """Write down what came of it. Without this the call stays pending, which is right when its
-        outcome is unknown.
+        """Record the answer. Without this the call stays pending, which is right if its outcome is
+        unknown.
         """
         self._recorder.log.write({"at": time.monotonic(), "id": self._id, "answer": answer})
 
@@ -38,9 +38,7 @@ class Recorder:
 
     @contextmanager
     def call(self, call: str, keys: Sequence[str], **arguments: Any) -> Iterator[PendingCall]:
-        """Make the call inside the block, and say there what was answered. `arguments` are what
-        JSON can hold.
-        """
+        """Make the call inside the block, and record its answer there. `arguments` are JSON values."""
         pending = PendingCall(self, f"{self.process}#{next(self._numbers)}")
         line = {
             "id": pending._id,
@@ -53,19 +51,17 @@ class Recorder:
         yield pending
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """End the recording."""
         self.log.close()
 
 
 def died(process: str, at: float) -> Operation:
-    """The death of a process, which began when the kill was sent."""
+    """The death of a process, which starts when the kill is sent."""
     return Operation(f"{process}#death", process, DIE, (), {}, at)
 
 
 def read(paths: Iterable[Path]) -> list[Operation]:
-    """The operations that these files tell of, in the order of their beginnings. A torn last line
-    is left out.
-    """
+    """The operations in these files, in the order of their starts. A torn last line is left out."""
     return parsed(line for path in paths for line in path.read_bytes().split(b"\n")[:-1])
 
 

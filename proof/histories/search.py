@@ -18,13 +18,12 @@ T = TypeVar("T")
 
 
 class Undecided(Exception):
-    """The search was given up: there is no verdict."""
+    """The search was given up without a verdict."""
 
 
 class Found(NamedTuple, Generic[T]):
-    """What a search came to. `order`: the operations with the states that they led to. `stuck`:
-    None, or the operation that fits nowhere; then `order` is the furthest that the search came
-    before it.
+    """The result of a search. `order`: the operations with the states that they led to. `stuck`:
+    None, or the operation that fits nowhere; then `order` is the longest order before it.
     """
 
     order: list[tuple[Operation, T]]
@@ -55,10 +54,8 @@ class _Choice(NamedTuple, Generic[T]):
 def search(
     operations: Sequence[Operation], specification: Specification[S], *, tries_max: int
 ) -> Found[S]:
-    """Look for an order of all operations that were answered, with any of the pending ones among
-    them.
-
-    Raises Undecided after so many tries.
+    """Look for an order of all answered operations, with any of the pending ones among them. Raises
+    Undecided after `tries_max` tries.
     """
     return _Search(operations, specification, tries_max).run()
 
@@ -95,7 +92,7 @@ class _Search(Generic[S]):
         return Found(self._order(), None, len(self._seen))
 
     def _try(self, event: _Event, states: Iterator[S]) -> bool:
-        """Put the operation next in the order, if that leads to where the search has not been."""
+        """Put the operation next in the order, if that leads to a new state of the search."""
         done = self._done | event.bit
         for state in states:
             if (done, state) in self._seen:
@@ -114,7 +111,7 @@ class _Search(Generic[S]):
         return False
 
     def _take_back(self) -> _Event | None:
-        """Undo the last choice, and make another; return where to go on, or None when there is no
+        """Undo the last choice, and make another; return where to continue, or None without a
         choice left.
         """
         while self._choices:
@@ -142,7 +139,7 @@ class _Search(Generic[S]):
         _relink(event)
 
     def _note_stuck(self, answer: _Event) -> None:
-        # Of equal ones the longest order: it leaves the least to wonder about.
+        # Of equal ones the longest order, which leaves the least unexplained.
         at, order, _ = self._furthest
         if answer.at > at or (answer.at == at and len(self._choices) > len(order)):
             self._furthest = answer.at, self._order(), answer.operation

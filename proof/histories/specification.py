@@ -1,4 +1,4 @@
-"""What a sequential object is: a first state, and what each call makes of a state."""
+"""The rules of a sequential object: its first state, and what each call does to a state."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -9,10 +9,8 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Specification(Protocol[S]):
-    """The rules of one kind of object, when one call comes after the other.
-
-    States are immutable and hashable. Nothing here knows of time, threads or processes but by what
-    operations say.
+    """The rules of one kind of object when its calls come one after the other. States are immutable
+    and hashable. Time, threads and processes appear only in the operations.
     """
 
     def first(self) -> S:
@@ -20,19 +18,15 @@ class Specification(Protocol[S]):
         ...
 
     def steps(self, state: S, operation: Operation) -> Iterable[S]:
-        """Every state that the operation, answered as it was, may lead to; none if it cannot have
-        been answered so. A pending one may have been answered in any way.
+        """Every state that the operation with its answer may lead to; none if that answer is
+        impossible. A pending operation may have had any answer.
         """
         ...
 
     def also(self, operations: Sequence[Operation]) -> Iterable[Operation]:
-        """What may have happened besides, without a call of anybody: pending operations, such as
-        the end of a lease.
-        """
+        """What may have happened without any call: pending operations, such as the end of a lease."""
         ...
 
     def waits(self, operation: Operation) -> bool:
-        """Does the call wait until it can be answered as it was? Only of such is it said that they
-        are late.
-        """
+        """Does the call wait until its answer is possible? Only such a call can be late."""
         ...

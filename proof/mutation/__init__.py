@@ -1,14 +1,14 @@
-"""The rules of kernel and primitives, each with a way to break it: a text of the code that is there
-once, and another for it.
+"""The rules of the kernel and the primitives, each with a way to break it: a text that occurs once in
+the code, and its replacement.
 
 kernel.py          leases, holders, tokens, names, records, orders
-primitives.py      the journal, counted holds, what keeps leases in the background
+primitives.py      the journal, counted holds, background renewal
 queue.py           queues
-locks.py           locks: rules, turns, what is kept
-lock_requests.py   locks: asking, waiting, lasting, oversight
+locks.py           locks: compatibility, order, what is kept
+lock_requests.py   locks: requests, waits, durable grants, upkeep
 
-`tests/house/test_mutants.py` holds that each text is there once, so that a rule that moves takes
-its mutant along.
+`tests/house/test_mutants.py` checks that each text occurs once, so that a mutant follows its rule
+when code moves.
 """
 
 from proof.mutation import kernel, lock_requests, locks, primitives, queue
@@ -23,4 +23,4 @@ MUTANTS = [mutant for area in _AREAS for mutant in area.MUTANTS]
 TESTS: dict[str, tuple[str, ...]] = {
     file: tests for area in _AREAS for file, tests in area.TESTS.items()
 }
-"""The tests that must notice a rule of a file broken, the nearest first."""
+"""The tests that must fail for a broken rule of a file, the nearest first."""

@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant("a renewal never ends a lease earlier", _LEASE, "max(lease.expires_at, end)", "end"),
     Mutant(
-        "a lease that is given a time ends by it",
+        "a lease that gets a TTL ends by it",
         _LEASE,
         "if explicit and not lease.explicit:",
         "if False:",
@@ -48,25 +48,33 @@ MUTANTS = [
         "True",
     ),
     Mutant(
-        "a time that was asked for ends the claim",
+        "a requested TTL ends the claim of a live holder",
         _LEASE,
         "Liveness.UNKNOWN or lease.explicit)",
         "Liveness.UNKNOWN)",
     ),
     Mutant(
-        "an unknown holder lives by its lease",
+        "a holder that cannot be seen keeps its claim until the lease ends",
         _LEASE,
         "return not lease.fresh(now) and (",
         "return (",
     ),
-    Mutant("a lease is longer than nothing", _LEASE, "if not 0 < ttl_s < ", "if not 0 <= ttl_s < "),
-    Mutant("a lease begins at an aware instant", _LEASE, "if now.tzinfo is None:", "if False:"),
+    Mutant("a TTL is greater than zero", _LEASE, "if not 0 < ttl_s < ", "if not 0 <= ttl_s < "),
     Mutant(
-        "a renewal waits until it is worth a write", _LEASE, "_DUE_SHARE = 0.8", "_DUE_SHARE = 2.0"
+        "a lease starts at an instant with a time zone",
+        _LEASE,
+        "if now.tzinfo is None:",
+        "if False:",
+    ),
+    Mutant(
+        "a renewal is due only after a fifth of the lease",
+        _LEASE,
+        "_DUE_SHARE = 0.8",
+        "_DUE_SHARE = 2.0",
     ),
     # Holders.
     Mutant(
-        "another machine's process is unknown",
+        "a process on another machine is unknown",
         _HOLDER,
         "if holder.host_id != here.host_id:",
         "if False:",
@@ -83,26 +91,29 @@ MUTANTS = [
         "DEAD if ended else Liveness.UNKNOWN",
         "DEAD",
     ),
-    Mutant("another boot id that is at work proves nothing", _HOLDER, _ENDED, "embedded"),
+    Mutant("a foreign boot id that is still in use proves nothing", _HOLDER, _ENDED, "embedded"),
     Mutant(
         "another pid namespace is unknown", _HOLDER, "if holder.pid_ns == here.pid_ns:", "if True:"
     ),
     Mutant("a hidden process is unknown", _HOLDER, "elif seen.start_ticks is not None:", "else:"),
     Mutant("a zombie is dead", _HOLDER, "seen.zombie or ", ""),
     Mutant(
-        "a pid that is used again is another process",
+        "a reused pid is another process",
         _HOLDER,
         " or seen.start_ticks not in (None, holder.start_ticks):",
         ":",
     ),
     Mutant(
-        "an earlier boot is in sight of an embedded store",
+        "an embedded store judges processes of earlier boots",
         _HOLDER,
         "return (here.host_id,) if embedded",
         "return tuple(here) if embedded",
     ),
     Mutant(
-        "of a database only this place is in sight", _HOLDER, " if embedded else tuple(here)", ""
+        "on a database only processes of this machine are judged",
+        _HOLDER,
+        " if embedded else tuple(here)",
+        "",
     ),
     # Process trees.
     Mutant(
@@ -119,16 +130,30 @@ MUTANTS = [
     ),
     # Tokens.
     Mutant(
-        "an era is beyond the last one", _TOKEN, "max(known + 1, seconds)", "max(known, seconds)"
+        "a new era is greater than the last one",
+        _TOKEN,
+        "max(known + 1, seconds)",
+        "max(known, seconds)",
     ),
     Mutant(
-        "an era is beyond what a lost copy began", _TOKEN, "max(known + 1, seconds)", "known + 1"
+        "a new era is greater than any that a lost copy may have used",
+        _TOKEN,
+        "max(known + 1, seconds)",
+        "known + 1",
     ),
     Mutant(
-        "a clock stepped back is not believed", _TOKEN, "return known + STRIDE", "return seconds"
+        "an era grows although the clock was set back",
+        _TOKEN,
+        "return known + STRIDE",
+        "return seconds",
     ),
     # Clock and names.
-    Mutant("a naive instant is refused", _CLOCK, "if at.utcoffset() is None:", "if False:"),
+    Mutant(
+        "an instant without a time zone is refused",
+        _CLOCK,
+        "if at.utcoffset() is None:",
+        "if False:",
+    ),
     Mutant("an instant is written in UTC", _CLOCK, "return at.astimezone(UTC)", "return at"),
     Mutant(
         "an id begins with a letter or digit",
@@ -137,7 +162,7 @@ MUTANTS = [
         "_checked(value, what, _ID, _ID,",
     ),
     Mutant(
-        "an id has a bound",
+        "the length of an id is bounded",
         _NAMES,
         "0 < len(value) <= ID_CHARS_MAX",
         "0 < len(value)",
@@ -166,7 +191,7 @@ MUTANTS = [
     ),
     Mutant("unknown fields are refused", _CODEC, ", forbid_unknown_fields=True", ""),
     Mutant(
-        "a record with a naive instant is refused",
+        "a record that has an instant without a time zone is refused",
         _CODEC,
         "if type(at) is datetime and at.tzinfo is None:",
         "if False:",
@@ -195,14 +220,18 @@ MUTANTS = [
         "beyond(prefix) if stop is None",
         "None if stop is None",
     ),
-    Mutant("a space keeps its own model", _SPACE, "if type(record) is not self.model or ", "if "),
     Mutant(
-        "what cannot be read again is not written",
+        "a space stores only its own model", _SPACE, "if type(record) is not self.model or ", "if "
+    ),
+    Mutant(
+        "a record that could not be read again is not written",
         _SPACE,
         "            self._decoder.decode(data)\n        except (msgspec.MsgspecError",
         "        except (msgspec.MsgspecError",
     ),
-    Mutant("a record has a bound", _SPACE, "if len(data) > RECORD_BYTES_MAX:", "if False:"),
+    Mutant(
+        "the size of a record is bounded", _SPACE, "if len(data) > RECORD_BYTES_MAX:", "if False:"
+    ),
     Mutant("a newer record is refused", _SPACE, "if version > self.schema_version:", "if False:"),
     Mutant(
         "an older record is upgraded step by step",
@@ -211,7 +240,7 @@ MUTANTS = [
         "for step in range(version, version + 1):",
     ),
     Mutant(
-        "a space has every upgrade",
+        "a space has an upgrade from every older version",
         _SPACE,
         "if missing := set(range(1, schema_version)) - set(self.upgrades):",
         "if missing := set():",

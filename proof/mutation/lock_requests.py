@@ -1,6 +1,4 @@
-"""Rules of asking for locks, waiting, lasting and looking after them, each with a way to break
-it.
-"""
+"""Rules of lock requests, waits, durable grants and upkeep, each with a way to break it."""
 
 from proof.mutation.locks import LOCK_TESTS
 from proof.mutation.mutant import Mutant
@@ -20,27 +18,27 @@ TESTS = dict.fromkeys(
 )
 
 MUTANTS = [
-    # Locks: asking, waiting, holding.
+    # Locks: requests, waits, grants.
     Mutant(
-        "an own hold that is over is not entered again",
+        "an expired hold of the same job is not re-entered",
         _REQUEST,
         "            if self._clock.reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
         "            if (",
     ),
     Mutant(
-        "an own hold of a dead process is not entered again",
+        "a hold of a dead process of the same job is not re-entered",
         _REQUEST,
         "            or (hold.process not in (None, this) and hold.id not in self.verified)\n",
         "",
     ),
     Mutant(
-        "a part that was lost meanwhile is asked for again",
+        "a part lost during the wait is requested again",
         _ASKING,
         "elif isinstance(answer, Granted) and self._own_hold_ended(answer):",
         "elif False:",
     ),
     Mutant(
-        "a cycle through the dead is none",
+        "a cycle through a dead process is no deadlock",
         _REQUEST,
         "return Unverified(involved) if involved else Deadlocked(transaction.refuse(found))",
         "return Deadlocked(transaction.refuse(found))",
@@ -52,124 +50,125 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "an interrupted wait leaves nothing",
+        "an interrupted wait leaves no request behind",
         _ASKING,
         "            self._withdraw(later=isinstance(error, LockTimeout))\n            if self._explain",
         "            if self._explain",
     ),
     Mutant(
-        "a refusal looks twice at one that was over",
+        "a wait is refused only after a second check of an expired holder",
         _ASKING,
         "elif not self._reap(suspects)[0] and answer.ahead == doubted:",
         "elif not self._reap(suspects)[0]:",
     ),
     Mutant(
-        "a waiter gives signs of life",
+        "a waiter renews its place",
         _ASKING,
         "                if self._next_refresh.passed():",
         "                if False:",
     ),
     Mutant(
-        "a death that a descriptor tells of counts",
+        "a death that a pidfd reports counts",
         _WAITING,
         "self._liveness[one.id] = Liveness.DEAD if alone",
         "self._liveness[one.id] = Liveness.ALIVE if alone",
     ),
     Mutant(
-        "a waiter wakes when a lease runs out",
+        "a waiter wakes when a lease expires",
         _WAITING,
         "return max(min(ends), _LATER_S) + _LATER_S",
         "return None",
     ),
     Mutant(
-        "who has no process is unknown",
+        "a holder without a process is unknown",
         _WAITING,
         "            return Liveness.UNKNOWN\n        return probe",
         "            return Liveness.DEAD\n        return probe",
     ),
     Mutant(
-        "a grant of nobody needs a time",
+        "a grant without a process needs a TTL",
         _REQUEST,
         "leases.check_claim_end(process, ttl_s)",
         "pass",
     ),
     Mutant(
-        "priorities have a bound",
+        "priorities are bounded",
         _REQUEST,
         "if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:",
         "if False:",
     ),
     Mutant(
-        "a name that is given twice is one", _REQUEST, "tuple(dict.fromkeys(names))", "tuple(names)"
+        "a name that is given twice counts once",
+        _REQUEST,
+        "tuple(dict.fromkeys(names))",
+        "tuple(names)",
     ),
+    Mutant("a TTL is bounded", _REQUEST, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"),
     Mutant(
-        "a time to live has a bound", _REQUEST, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"
-    ),
-    Mutant(
-        "a token is in force while its time lasts",
+        "an expired token is not in force",
         _MANAGER,
         "if any(hold.token == token and not clock.reclaimable(hold.lease, Liveness.ALIVE, now) "
         "for hold in holds):",
         "if any(hold.token == token for hold in holds):",
     ),
     Mutant(
-        "a token is that of the grant",
+        "only the grant's own token is in force",
         _MANAGER,
         "if any(hold.token == token and not clock.reclaimable(hold.lease, Liveness.ALIVE, now) "
         "for hold in holds):",
         "if any(not clock.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
     ),
     Mutant(
-        "what is over cannot be renewed",
+        "an expired grant cannot be renewed",
         _TURNS,
         "        if self.is_expired(hold):\n",
         "        if False:\n",
     ),
     Mutant(
-        "a kick takes from one job when told so",
+        "a kick of one job takes from that job alone",
         _TURNS,
         "self.table.lock(name).holds if by in (None, hold.by)]",
         "self.table.lock(name).holds]",
     ),
     Mutant(
-        "a kick hands over",
+        "a kick lets the next waiter go",
         _TURNS,
         "        self.hand_over([other for hold in holds for other in hold.names])\n",
         "",
     ),
     Mutant(
-        "a grant of nobody outlives a reboot",
+        "a grant without a process survives a reboot",
         _LASTING,
         "lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),",
         "lambda tx: None,",
     ),
     Mutant(
-        "what ended does not come back",
+        "a released grant does not come back after a reboot",
         _LASTING,
         "        if hold.process is None:\n            self.delete(hold.id, timeout_s)",
         "        pass",
     ),
     Mutant(
-        "what is over does not come back",
+        "an expired grant does not come back after a reboot",
         _LASTING,
         "if hold.lease.fresh(tx.now) and not any(",
         "if not any(",
     ),
     Mutant(
-        "two that conflict do not both come back",
+        "of two conflicting copies one comes back",
         _LASTING,
         "if hold.lease.fresh(tx.now) and not any(conflict(hold.mode, other.mode) for other in "
         "held):",
         "if hold.lease.fresh(tx.now):",
     ),
     Mutant(
-        "of two that conflict the newer comes back",
+        "of two conflicting copies the newer comes back",
         _LASTING,
         "key=lambda hold: -hold.token)",
         "key=lambda hold: hold.token)",
     ),
     Mutant(
-        "a grant with a time is not renewed by itself",
+        "a grant with a TTL is not renewed in the background",
         _CONTEXT,
         "if hold is None or hold.lease.explicit:",
         "if hold is None:",
@@ -181,37 +180,37 @@ MUTANTS = [
         "for grant in grants if False",
     ),
     Mutant(
-        "what is left of a grant is kept alive",
+        "the rest of a partly released grant is renewed",
         _CONTEXT,
         "return [grant for grant, left in incomplete if not left]",
         "return [grant for grant, _ in incomplete]",
     ),
     Mutant(
-        "what a job lets go of was not taken away",
+        "names that a job releases do not count as lost",
         _CONTEXT,
         "if left and self.keeper.keeps(grant) and grant.tokens == tokens[grant.id]:",
         "if left:",
     ),
     Mutant(
-        "counts of resources have a bound",
+        "the number of resources with counts is bounded",
         _STATISTICS,
         "if room <= 0:",
         "if False:",
     ),
     Mutant(
-        "counts that could not be added are kept",
+        "counts that could not be stored are kept",
         _STATISTICS,
         "                    self._counts |= taken\n",
         "                    pass\n",
     ),
     Mutant(
-        "a dead process gets no sign of life from the one that asked for it",
+        "a request for a dead process is not renewed by its requester",
         _CONTEXT,
         "one is not None and self._probe(one) is not Liveness.DEAD",
         "one is not None",
     ),
     Mutant(
-        "only what is still unread is cleared away",
+        "only an unread answer is cleared away",
         _CONTEXT,
         "(found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision",
         "tx.get(LOCK_WAITS, row.key)",

@@ -1,6 +1,4 @@
-"""Rules of locks: who is compatible with whom, whose turn it is, what is kept; each with a way to
-break it.
-"""
+"""Rules of locks: compatibility, order, what is kept; each with a way to break it."""
 
 from proof.mutation.mutant import Mutant
 
@@ -20,12 +18,14 @@ LOCK_TESTS = (
     "tests/unit/test_locks_events.py",
     "tests/model/test_lock_cases.py",
 )
-"""Those of the lock manager, the nearest first: its rules show in each other's tests."""
+"""The tests of the lock manager, the nearest first. A rule of one file may fail in the test of
+another.
+"""
 
 TESTS = dict.fromkeys((_RULES, _TURNS, _TABLE, _LOCKS, _RECORD, _ACQUISITION, _CONTEXT), LOCK_TESTS)
 
 MUTANTS = [
-    # Locks: the rules of turns.
+    # Locks: compatibility and order.
     Mutant(
         "an exclusive holder keeps others out",
         _RECORD,
@@ -33,13 +33,13 @@ MUTANTS = [
         "return one is Mode.EXCLUSIVE and other is Mode.EXCLUSIVE",
     ),
     Mutant(
-        "sharers hold together",
+        "sharers hold at the same time",
         _RECORD,
         "return one is Mode.EXCLUSIVE or other is Mode.EXCLUSIVE",
         "return True",
     ),
     Mutant(
-        "a sharer does not hold alone",
+        "a shared hold does not cover an exclusive request",
         _RECORD,
         "(self.mode is Mode.EXCLUSIVE or mode is Mode.SHARED) and ",
         "",
@@ -50,7 +50,12 @@ MUTANTS = [
         "return by == job or (by.startswith(job) and by[len(job)] == PART)",
         "return root_of(by) == root_of(job)",
     ),
-    Mutant("a job is not one that begins like it", _RECORD, " and by[len(job)] == PART)", ")"),
+    Mutant(
+        "a job is not another job whose name starts with its own",
+        _RECORD,
+        " and by[len(job)] == PART)",
+        ")",
+    ),
     Mutant(
         "priority moves a request forward",
         _RECORD,
@@ -58,25 +63,25 @@ MUTANTS = [
         "+ round(priority * age_s * 1_000_000)",
     ),
     Mutant(
-        "an untouched grant's token is its row's",
+        "the token of an unchanged grant is the revision of its row",
         _RECORD,
         "if len(lock.holds) == 1 and not lock.holds[0].token:",
         "if False:",
     ),
     Mutant(
-        "sharers have a bound",
+        "the number of sharers is bounded",
         _RULES,
         "if mode is Mode.SHARED and not covered and _is_full(table, name, waiter):",
         "if False:",
     ),
     Mutant(
-        "of as many sharers as may be, one that can leave stands for them all",
+        "in a full set of sharers, one that can leave prevents the deadlock",
         _RULES,
         "next(idle, holds[0])",
         "holds[0]",
     ),
     Mutant(
-        "who waits for room among sharers watches them all",
+        "a waiter for a place among sharers watches all of them",
         _RULES,
         "(full or conflict(hold.mode, mode))",
         "conflict(hold.mode, mode)",
@@ -94,13 +99,16 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a request is passed so often and no more",
+        "the number of times a request is overtaken is bounded",
         _RULES,
         "if other.overtaken >= BACKFILL_MAX:",
         "if False:",
     ),
     Mutant(
-        "what cannot go lets others pass", _RULES, "if other.overtaken >= BACKFILL_MAX:", "if True:"
+        "a blocked request lets others pass",
+        _RULES,
+        "if other.overtaken >= BACKFILL_MAX:",
+        "if True:",
     ),
     Mutant(
         "a job overtakes those that wait for it",
@@ -109,63 +117,63 @@ MUTANTS = [
         "if other.id in overtaken:",
     ),
     Mutant(
-        "a cycle is seen",
+        "a cycle is found",
         _RULES,
         "            if within(waiter.by, hold.by):\n                steps = []",
         "            if False:\n                steps = []",
     ),
     Mutant(
-        "a cycle is seen through several jobs",
+        "a cycle through several jobs is found",
         _RULES,
         "            for next_one in table.waits_of_job(hold.by):\n                if next_one.id not "
         "in led_by:",
         "            for next_one in ():\n                if next_one.id not in led_by:",
     ),
     Mutant(
-        "the nearest ahead is watched",
+        "the nearest request ahead is watched",
         _RULES,
         "                nearest.append(other)\n",
         "                pass\n",
     ),
     Mutant(
-        "a look keeps nobody waiting",
+        "a wait that takes nothing blocks nobody",
         _RULES,
         "not other.wait_only and conflict(other.mode, waiter.mode) and",
         "conflict(other.mode, waiter.mode) and",
     ),
-    # Locks: one step on the table.
+    # Locks: steps on the table.
     Mutant(
-        "a release hands over",
+        "a release grants the next waiter",
         _TURNS,
         "        self.hand_over(hold.names)\n\n    def release_if_held",
         "\n    def release_if_held",
     ),
     Mutant(
-        "one that gives up hands over",
+        "a request that gives up lets the next waiter go",
         _TURNS,
         "        self._remove(waiter, kind, **data)\n        self.hand_over(waiter.names)",
         "        self._remove(waiter, kind, **data)",
     ),
     Mutant(
-        "with a dead waiter go those of its process alone",
+        "a dead waiter is removed only with waiters of its own process",
         _TURNS,
         "takewhile(lambda one: one.process == waiter.process, before)",
         "before",
     ),
     Mutant(
-        "the waiters of a dead process go together",
+        "the waiters of a dead process are removed together",
         _TURNS,
         "[waiter, *self._neighbours_of_process(waiter)] if dead else [waiter]",
         "[waiter]",
     ),
     Mutant(
-        "what is unknown of one waiter takes no other along",
+        "an unknown waiter is removed alone",
         _TURNS,
         "[waiter, *self._neighbours_of_process(waiter)] if dead else [waiter]",
         "[waiter, *self._neighbours_of_process(waiter)]",
     ),
     Mutant(
-        "a reaped grant hands over",
+        "a reaped grant lets the next waiter go",
         _TURNS,
         "        self.hand_over([name for gone in reaped for name in gone.names])\n",
         "",
@@ -184,39 +192,39 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a verdict is of the process that holds",
+        "a verdict about another process reaps nothing",
         _TURNS,
         "if found is None or found.process != suspect.process:",
         "if found is None:",
     ),
     Mutant(
-        "only what may be reclaimed is reaped",
+        "only a reclaimable hold is reaped",
         _TURNS,
         "if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):",
         "if hold is None and not self._clock.reclaimable(found.lease, suspect.liveness, "
         "self._tx.now):",
     ),
     Mutant(
-        "a place of the living is not reaped",
+        "the place of a live waiter is not reaped",
         _TURNS,
         "if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):",
         "if hold is not None and not self._clock.reclaimable(found.lease, suspect.liveness, "
         "self._tx.now):",
     ),
     Mutant(
-        "who is passed is counted",
+        "each overtaking is counted",
         _TURNS,
         "overtaken=other.overtaken + 1",
         "overtaken=other.overtaken",
     ),
     Mutant(
-        "a clock stepped back lets nobody overtake",
+        "a clock that is set back lets nobody overtake",
         _TURNS,
         "if last is not None and last.arrived_at > arrived_at:",
         "if False:",
     ),
     Mutant(
-        "nor where priorities differ",
+        "a clock that is set back lets nobody overtake at another priority",
         _TURNS,
         "if newest_at is not None and newest_at > arrived_at:",
         "if False:",
@@ -228,28 +236,31 @@ MUTANTS = [
         "lease=waiter.lease,",
     ),
     Mutant(
-        "a grant that was waited for is journalled",
+        "a contended grant is journalled",
         _TURNS,
         "contended = waited or waits_elsewhere or any(lock.holds or lock.waited for lock in locks)",
         "contended = waits_elsewhere",
     ),
     Mutant(
-        "of a cycle that a grant closed one is told",
+        "a cycle that a grant closes is ended",
         _TURNS,
         "while self._heap or self._end_a_cycle():",
         "while self._heap:",
     ),
     Mutant(
-        "the youngest of a cycle yields", _TURNS, "youngest = max((step", "youngest = min((step"
+        "the youngest request of a cycle is refused",
+        _TURNS,
+        "youngest = max((step",
+        "youngest = min((step",
     ),
     Mutant(
-        "a renewal goes on with the time that was asked for",
+        "a renewal without a TTL repeats the last one",
         _TURNS,
         "ttl_s = hold.ttl_s if ttl_s is None else ttl_s",
         "ttl_s = ttl_s",
     ),
     Mutant(
-        "those behind a request that leaves are woken",
+        "waiters behind a request that leaves are woken",
         _TURNS,
         "            self._wake_behind(waiter)\n        self.table.dequeue(waiter)",
         "            pass\n        self.table.dequeue(waiter)",
@@ -261,7 +272,7 @@ MUTANTS = [
         "if holders_wait and (steps := []):",
     ),
     Mutant(
-        "a set is entered under each name",
+        "a set is recorded under each of its names",
         _TABLE,
         "        for name in hold.names:\n            lock = self.lock(name)",
         "        for name in hold.names[:1]:\n            lock = self.lock(name)",
@@ -274,7 +285,7 @@ MUTANTS = [
         "            self.tx.put(LOCKS, name, lock)",
     ),
     Mutant(
-        "a resource knows that it is waited for",
+        "the row of a resource records that somebody waits",
         _TABLE,
         "replace(lock, waited=True, newest_at=newest_at)",
         "replace(lock, newest_at=newest_at)",
@@ -285,7 +296,7 @@ MUTANTS = [
         "            self.tx.delete(LOCK_WAITS, key)\n            self._queue(row.name)",
         "            self._queue(row.name)",
     ),
-    # Locks: asking, waiting, holding.
+    # Locks: requests, waits, grants.
     Mutant(
         "a quick grant takes a whole set or nothing",
         _ACQUISITION,
@@ -293,13 +304,16 @@ MUTANTS = [
         "items = [(name, lock) for name in names[:1]]",
     ),
     Mutant(
-        "what could not be withdrawn is tried again later",
+        "a failed withdrawal is tried again later",
         _CONTEXT,
         "unfinished=lambda: bool(self.withdrawals),",
         "",
     ),
     Mutant(
-        "a release frees what was touched too", _LOCKS, "if freed < len(grant.taken):", "if False:"
+        "a release also frees names whose rows were changed",
+        _LOCKS,
+        "if freed < len(grant.taken):",
+        "if False:",
     ),
     Mutant(
         "a forked child releases nothing of its parent",
@@ -308,26 +322,26 @@ MUTANTS = [
         'if grant.gone == "released":',
     ),
     Mutant(
-        "a lost grant is told at the end of its block",
+        "the end of a block reports a lost grant",
         _LOCKS,
         'if not self.release(grant) and grant.gone == "lost" and raising:',
         "if not self.release(grant) and False:",
     ),
     Mutant(
-        "a free leaves other jobs alone",
+        "freeing by name leaves other jobs alone",
         _TURNS,
         "                if hold.by == by:\n                    freed[name]",
         "                if True:\n                    freed[name]",
     ),
     Mutant(
-        "a grant that was lost is not suspended",
+        "a lost grant is not suspended",
         _LOCKS,
         "            # After `listen`: a loss is seen here, or notified.\n            "
         "self.check(grant)\n",
         "",
     ),
     Mutant(
-        "a grant that somebody must renew is not suspended",
+        "a grant that must be renewed is not suspended",
         _LOCKS,
         "if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:",
         "if not self._store.embedded or grant.taken != grant.names:",
@@ -339,7 +353,7 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "the loss of a resumed grant is heard",
+        "the loss of a resumed grant is noticed",
         _LOCKS,
         "        self._context.resume_ids(saved.id)\n",
         "",

@@ -1,4 +1,4 @@
-"""One rule, and how it is broken."""
+"""A rule, and how to break it."""
 
 from typing import NamedTuple
 

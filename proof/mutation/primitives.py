@@ -1,6 +1,4 @@
-"""Rules of the journal, of counted holds and of leases kept in the background, each with a way to
-break it.
-"""
+"""Rules of the journal, of counted holds and of background renewal, each with a way to break it."""
 
 from proof.mutation.mutant import Mutant
 
@@ -44,15 +42,20 @@ MUTANTS = [
         "return [redacted(item) for item in data]",
         "return list(data)",
     ),
-    Mutant("a secret's name is known in any case", _JOURNAL, "key.lower().replace", "key.replace"),
     Mutant(
-        "the journal is kept within its bounds",
+        "a secret is recognised in upper and lower case",
+        _JOURNAL,
+        "key.lower().replace",
+        "key.replace",
+    ),
+    Mutant(
+        "the journal prunes itself to its bounds",
         _JOURNAL,
         "% JOURNAL_TRIM_EVERY == 0:",
         "% JOURNAL_TRIM_EVERY == -1:",
     ),
     Mutant(
-        "a follower goes on behind the last batch",
+        "a follower continues after the last batch",
         _JOURNAL,
         "                    yield batch\n                    cursor = batch.cursor\n             "
         "   left_s",
@@ -85,20 +88,25 @@ MUTANTS = [
         "return holds",
     ),
     Mutant(
-        "a hold without a process needs a time",
+        "a hold without a process needs a TTL",
         _HOLDS,
         "leases.check_claim_end(process, ttl_s)",
         "pass",
     ),
     Mutant(
-        "a hold that was given a time ends by it",
+        "a hold that gets a TTL ends by it",
         _HOLDS,
         "explicit=ttl_s is not None)",
         "explicit=False)",
     ),
-    Mutant("a holder of nothing is refused", _HOLDS, "if len(rest) == len(present):", "if False:"),
     Mutant(
-        "the gone are swept by the next change",
+        "a drop by a job that holds nothing is refused",
+        _HOLDS,
+        "if len(rest) == len(present):",
+        "if False:",
+    ),
+    Mutant(
+        "the next change sweeps dead holders",
         _HOLDS,
         "            if len(rest) < len(before):\n                self._write(tx, subject, rest)\n",
         "",
@@ -111,7 +119,7 @@ MUTANTS = [
         "pass",
     ),
     Mutant(
-        "a hold with a time is not renewed",
+        "a hold with a TTL is not renewed",
         _RENEWING,
         "hold.process == kept.process and not hold.lease.explicit:",
         "hold.process == kept.process:",
@@ -124,7 +132,7 @@ MUTANTS = [
         "        tx.put(HOLDS, subject, HeldSubject(holds=holds))",
     ),
     Mutant(
-        "only one's own hold is renewed",
+        "a process renews only its own holds",
         _RENEWING,
         "hold.by == kept.by and hold.process == kept.process and",
         "hold.by == kept.by and",
@@ -142,21 +150,21 @@ MUTANTS = [
         "self._keeper.begin_process()",
         "        pass",
     ),
-    # The keeper.
+    # Background renewal.
     Mutant(
-        "of several threads one lets go",
+        "only one of several threads releases a grant",
         _KEEPER,
         "return self._held.pop(kept.id, None) is not None",
         "return True if self._held.pop(kept.id, None) else True",
     ),
     Mutant(
-        "what is gone is told to its holder",
+        "a holder is notified when its claim is gone",
         _KEEPER,
         "            found.lose()\n",
         "            pass\n",
     ),
     Mutant(
-        "what is due is renewed",
+        "a claim is renewed when it is due",
         _KEEPER,
         "now_s - self._renewed_s.get(one.id, one.since_s) >= self._renew_every_s\n",
         "False\n",

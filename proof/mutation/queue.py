@@ -22,15 +22,15 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 MUTANTS = [
     # The queue.
-    Mutant("a queue has a bound", _LINE, "if depth >= self._depth_max:", "if False:"),
+    Mutant("the length of a queue is bounded", _LINE, "if depth >= self._depth_max:", "if False:"),
     Mutant(
-        "an idempotency key is one request",
+        "an idempotency key names one request",
         _LINE,
         "if (known := self.known(draft)) is not None:",
         "if False:",
     ),
     Mutant(
-        "a key is not used for something else",
+        "a key is refused for another request",
         _LINE,
         "if (request.kind, request.payload) != (draft.kind, draft.payload):",
         "if False:",
@@ -59,14 +59,14 @@ MUTANTS = [
         "started_at=self._tx.now, token=self._tx.revision)",
         "started_at=self._tx.now, token=1)",
     ),
-    Mutant("what is said of a claim shows its token", _LINE, " or request.token != token:", ":"),
+    Mutant("a change of a claim needs its token", _LINE, " or request.token != token:", ":"),
     Mutant(
-        "only what waits can be cancelled",
+        "only a waiting request can be cancelled",
         _LINE,
         "if request.state is not RequestState.ACCEPTED:",
         "if False:",
     ),
-    Mutant("a token is over with its claim", _LINE, 'changes["token"] = None', "pass"),
+    Mutant("a token ends with its claim", _LINE, 'changes["token"] = None', "pass"),
     Mutant(
         "an end frees the slot",
         _LINE,
@@ -82,52 +82,55 @@ MUTANTS = [
         "revision = self._tx.revision",
     ),
     Mutant(
-        "every change wakes who waits for the queue",
+        "every change wakes those that wait for the queue",
         _LINE,
         "        self._changed = True\n        self._express_changed",
         "        self._express_changed",
     ),
     Mutant(
-        "an express change wakes who waits for those",
+        "an express change wakes those that wait for express requests",
         _LINE,
         "self._express_changed or request.express",
         "self._express_changed",
     ),
     Mutant(
-        "the count of what waits is kept",
+        "the number of waiting requests is counted",
         _LINE,
         "accepted=self.head.accepted + waits,",
         "accepted=self.head.accepted,",
     ),
     Mutant(
-        "the count of what runs is kept",
+        "the number of running requests is counted",
         _LINE,
         "running=self.head.running + runs,",
         "running=self.head.running,",
     ),
     Mutant(
-        "only what is of an earlier epoch is stale",
+        "only requests of an earlier epoch are stale",
         _LINE,
         "if one.epoch < epoch]",
         "if one.epoch <= epoch]",
     ),
     Mutant(
-        "what waits is never trimmed",
+        "a waiting request is never trimmed",
         _LINE,
         "oldest = in_order(self._tx, self._queue, ENDED, limit",
         "oldest = in_order(self._tx, self._queue, RequestState, limit",
     ),
     Mutant(
-        "trimming keeps what is young", _LINE, "(dropped >= ended - keep and not old)", "not old"
+        "trimming keeps young requests", _LINE, "(dropped >= ended - keep and not old)", "not old"
     ),
     Mutant(
-        "the last that ended are kept at any age",
+        "the last finished requests are kept at any age",
         _LINE,
         "old = dropped < ended - keep_least and at",
         "old = at",
     ),
     Mutant(
-        "what ended within a day is not pruned", _LINE, "if (spare_s and at >= spared) or (", "if ("
+        "a request that ended within a day is not pruned",
+        _LINE,
+        "if (spare_s and at >= spared) or (",
+        "if (",
     ),
     Mutant(
         "requests are in order of arrival",
@@ -135,15 +138,15 @@ MUTANTS = [
         "key=lambda request: request.arrival)",
         "key=lambda request: request.request_id)",
     ),
-    Mutant("a queue of no depth is refused", _QUEUE, "if depth_max < 1:", "if False:"),
+    Mutant("a queue of depth zero is refused", _QUEUE, "if depth_max < 1:", "if False:"),
     Mutant(
-        "one refusal is not that of all",
+        "a refusal in a shared commit affects one request",
         _GATEWAY,
         "except (errors.Refused, errors.Unavailable, errors.Corrupt) as error:",
         "except (errors.Unavailable, errors.Corrupt) as error:",
     ),
     Mutant(
-        "what has ended stays ended",
+        "a finished request stays finished",
         _REQUEST,
         "RequestState.COMPLETED: frozenset(),",
         "RequestState.COMPLETED: frozenset({RequestState.FAILED}),",

@@ -1,14 +1,14 @@
-"""Break each rule of kernel and primitives, one at a time, and see that the suite notices.
+"""Break each rule of the kernel and the primitives, one at a time, and check that a test fails.
 
-    python -m proof.mutation                 all mutants; writes docs/mutation.md
-    python -m proof.mutation --left          those that are not on that page yet, and its survivors
-    python -m proof.mutation --only lease    those whose rule or file has that in it; writes their rows anew
-    python -m proof.mutation --list          breaks nothing: tells what would be tried, and what cannot be made any more
+    python -m proof.mutation                 run all mutants; write docs/mutation.md
+    python -m proof.mutation --left          run those that are not on that page, and its survivors
+    python -m proof.mutation --only lease    run those with that text in their rule or file
+    python -m proof.mutation --list          break nothing: list the mutants, and check their texts
 
-Each mutant is made in a copy of the project, and the tests nearest to it are run until the first
-that fails. One that nothing notices is a survivor: the exit status is then 1. Before any is tried
-each must be one that can be made, and the tests must pass in a copy with nothing broken, for else
-they would notice everything: the exit status is then 2.
+Each mutant is made in a copy of the project. The tests nearest to it run until the first failure.
+A mutant without a failure is a survivor, and the exit status is 1. The exit status is 2, and no
+mutant runs, if the text of a mutant is not in its file exactly once, or if a test fails in a copy
+without a mutant.
 """
 
 import argparse
@@ -44,15 +44,15 @@ _COPIED = (
 )
 _TIMEOUT_S = 1200.0
 _SOONEST_FIRST = ("not postgres and not sqlite", "sqlite and not postgres")
-"""A rule is the same on every store, and in memory it is tried soonest; what is about processes
-shows on a store they share.
+"""Most rules fail soonest on the store in memory. Those about processes need a store that processes
+share.
 """
-_NONE_MEANT = 5
-"""pytest's exit status when it was left no test to run."""
+_NO_TESTS = 5
+"""pytest's exit status when it selected no test."""
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant: `noticed` names the test that failed; "" is a survivor."""
+    """The result of a mutant: `noticed` is the test that failed, "" for a survivor."""
 
     mutant: Mutant
     noticed: str
@@ -60,17 +60,17 @@ class Outcome(NamedTuple):
 
 
 def nearest(mutant: Mutant) -> Sequence[str]:
-    """The tests that must notice it, the nearest first."""
+    """The tests that must fail for it, the nearest first."""
     return TESTS[mutant.file]
 
 
 def broken(mutant: Mutant, code: str) -> str:
-    """The code with its rule broken. Raises ValueError unless the text is there once."""
+    """The code with its rule broken. Raises ValueError unless its text occurs exactly once."""
     exact = re.escape(mutant.text)
     found = list(re.finditer(exact if mutant.text in code else _pattern(mutant.text), code))
     if len(found) != 1:
         raise ValueError(
-            f"{mutant.rule}: its text is {len(found)} times in {mutant.file}, and must be once"
+            f"{mutant.rule}: its text is {len(found)} times in {mutant.file}, not once"
         )
     return code[: found[0].start()] + mutant.instead + code[found[0].end() :]
 
@@ -91,7 +91,7 @@ def _pattern(text: str) -> str:
 
 
 def unmakeable(mutants: Sequence[Mutant]) -> list[str]:
-    """Why some of them cannot be made: their text is not there, or not once."""
+    """The mutants that cannot be made, each with the reason."""
     reported = []
     for mutant in mutants:
         try:
@@ -104,7 +104,7 @@ def unmakeable(mutants: Sequence[Mutant]) -> list[str]:
 def failing(
     mutants: Sequence[Mutant], free: "SimpleQueue[Path]", pool: ThreadPoolExecutor
 ) -> list[str]:
-    """The tests nearest to some mutants that fail with nothing broken."""
+    """The tests nearest to some mutants that fail without a mutant."""
     tests = sorted({test for mutant in mutants for test in nearest(mutant)})
     return [failed for failed in pool.map(lambda test: _unbroken(test, free), tests) if failed]
 
@@ -119,7 +119,7 @@ def _unbroken(test: str, free: "SimpleQueue[Path]") -> str:
 
 @contextmanager
 def copies(number: int) -> Iterator["SimpleQueue[Path]"]:
-    """So many copies of the project."""
+    """Yield `number` copies of the project."""
     with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
         free: SimpleQueue[Path] = SimpleQueue()
         for at in range(number):
@@ -136,7 +136,7 @@ def copies(number: int) -> Iterator["SimpleQueue[Path]"]:
 
 
 def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
-    """Make a mutant in a copy, and run its tests there."""
+    """Make a mutant in a copy, and run its tests in it."""
     copy = free.get()
     path = copy / "src" / "holdfast" / mutant.file
     code = path.read_text(encoding="utf-8")
@@ -158,14 +158,14 @@ def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
 
 def _write(path: Path, code: str) -> None:
     path.write_text(code, encoding="utf-8")
-    # Python knows a compiled file by time and size, and two mutants may have the same of both.
+    # Python compares a compiled file by time and size, and two mutants may have the same of both.
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def _noticed(copy: Path, test: str, which: str) -> str:
-    """The first test of a file that fails, of those that are meant; "" when all pass."""
-    # Plugins that are not needed cost more than most of these tests.
+    """The first test of a file that fails, of those that `which` selects; "" when all pass."""
+    # Loading unneeded plugins takes longer than most of these tests.
     more = ["-x", "-q", "-p", "pytest_timeout", "--timeout=180", "-k", which]
     command = [sys.executable, "-m", "pytest", *more, test]
     environment = {
@@ -184,8 +184,8 @@ def _noticed(copy: Path, test: str, which: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"{test}: it never ended"
-    if ran.returncode in (0, _NONE_MEANT):
+        return f"{test}: did not end"
+    if ran.returncode in (0, _NO_TESTS):
         return ""
     failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if failed:
@@ -194,7 +194,7 @@ def _noticed(copy: Path, test: str, which: str) -> str:
 
 
 def known() -> dict[str, str]:
-    """What docs/mutation.md says of each rule already: the test that noticed, "" for a survivor."""
+    """The results on docs/mutation.md: of each rule the test that failed, "" for a survivor."""
     if not PAGE.exists():
         return {}
     rows = [
@@ -209,23 +209,19 @@ def known() -> dict[str, str]:
 
 
 def page(noticed: Mapping[str, str]) -> str:
-    """docs/mutation.md, by what noticed each rule's breaking."""
+    """The text of docs/mutation.md, from the test that failed for each rule."""
     tried_ones = [one for one in MUTANTS if one.rule in noticed]
     survived = sum(not noticed[one.rule] for one in tried_ones)
     lines = [
         "# Mutation",
         "",
-        "Each rule of kernel and primitives, broken on purpose, and the first test that noticed. "
-        "Written by `make mutate`,",
-        "which makes each change of `proof/mutation` in a copy of the project, runs the tests "
-        "nearest to it but for those on",
-        "SQLite and PostgreSQL, and stops at the first failure. A rule that nothing notices is a "
-        "survivor.",
+        "Each row is a rule of the kernel or the primitives. `make mutate` breaks it in a copy of",
+        "the project, runs the tests nearest to it, and writes down the first that fails.",
         "",
-        f"{len(tried_ones)} rules broken, {len(tried_ones) - survived} noticed, {survived} "
-        "survived.",
+        f"{len(tried_ones)} rules were broken: a test failed for {len(tried_ones) - survived}, and "
+        f"{survived} survived.",
         "",
-        "| rule | where | noticed by |",
+        "| rule | file | first test that fails |",
         "| --- | --- | --- |",
     ]
     for mutant in tried_ones:
@@ -237,15 +233,13 @@ def page(noticed: Mapping[str, str]) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.mutation")
     parser.add_argument(
-        "--only", default="", help="of the rules and files, those with this in them"
+        "--only", default="", help="run the mutants with this text in their rule or file"
     )
     parser.add_argument(
-        "--left", action="store_true", help="those that the page has not yet, and its survivors"
+        "--left", action="store_true", help="run those that are not on the page, and its survivors"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
-    parser.add_argument(
-        "--list", action="store_true", help="tell what would be tried, and try nothing"
-    )
+    parser.add_argument("--jobs", type=int, default=2, help="how many run at once")
+    parser.add_argument("--list", action="store_true", help="list the mutants, and run none")
     chosen = parser.parse_args(arguments)
     noticed = known() if chosen.only or chosen.left else {}
     mutants = [one for one in MUTANTS if chosen.only in f"{one.rule} {one.file}"]
@@ -262,7 +256,7 @@ def _all_tried(mutants: Sequence[Mutant], noticed: dict[str, str], jobs: int) ->
     survived = 0
     with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
         if failed := failing(mutants, free, pool):
-            print("\n".join(["these fail with nothing broken:", *failed]))
+            print("\n".join(["these fail without a mutant:", *failed]))
             return 2
         for done in as_completed([pool.submit(tried, mutant, free) for mutant in mutants]):
             outcome = done.result()
@@ -273,5 +267,5 @@ def _all_tried(mutants: Sequence[Mutant], noticed: dict[str, str], jobs: int) ->
             noticed[outcome.mutant.rule] = outcome.noticed.removeprefix("tests/").replace("|", "/")
             survived += not outcome.noticed
             PAGE.write_text(page(noticed), encoding="utf-8")
-    print(f"{len(mutants)} rules broken, {survived} survived")
+    print(f"{len(mutants)} rules were broken, {survived} survived")
     return 1 if survived else 0

@@ -1,6 +1,4 @@
-"""strace's output as a list of calls: entry and return put together, failed calls but syncs left
-out.
-"""
+"""strace's output as a list of calls: entry and return joined, without failed calls except syncs."""
 
 import os
 import re
@@ -16,11 +14,11 @@ TRACED = (
     "copy_file_range,sendfile,splice,"
     "clone,?clone3,?fork,?vfork"
 )
-"""What is recorded. A question mark: where the machine has such a call."""
+"""The recorded calls. A question mark: only if the machine has that call."""
 
 FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 SYNCS = frozenset({"fsync", "fdatasync"})
-"""Those of one file, of which one that fails matters too."""
+"""Calls on one file that matter even if they fail."""
 _WITHOUT_PATH = FORKS | {"read", "sync"}
 
 _WHOLE = re.compile(r"(\d+) +(\w+)\((.*)\) += (\S+)", re.DOTALL)
@@ -32,7 +30,7 @@ _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 
 
 class TraceError(Exception):
-    """The recording holds something that the model does not follow; its states would prove
+    """The recording contains something that the model does not follow, so its states would prove
     nothing.
     """
 
@@ -57,7 +55,7 @@ class Call:
         return self.arguments.split(", ")
 
     def data(self) -> bytes:
-        """What a write wrote. Raises TraceError if the recording cut it."""
+        """The data of a write. Raises TraceError if the recording cut it."""
         strings = _STRING.findall(self.arguments)
         if any(cut for _, cut in strings):
             raise self.error("the recording cut what was written")

@@ -1,6 +1,4 @@
-"""Which descriptor of which process stands for what: copied by a fork, shared by threads, and by
-dup.
-"""
+"""Which file each descriptor of each process stands for, across forks, threads and dup."""
 
 from dataclasses import dataclass
 
@@ -10,9 +8,7 @@ from proof.powerloss.tree import Item
 
 @dataclass(eq=False, slots=True)
 class OpenFile:
-    """What an `open` made: the descriptors that were copied from one share its place in the
-    file.
-    """
+    """The result of an `open`: descriptors copied from one share its place in the file."""
 
     item: Item
     appends: bool
@@ -46,8 +42,8 @@ class Descriptors:
         return self._table(pid).get(fd)
 
     def forked(self, call: Call) -> None:
-        """A process or thread was made. To be reported at the call's entry: the child may run before it
-        returns.
+        """A process or thread was made. Call this at the entry of the call: the child may run
+        before it returns.
         """
         table = self._table(call.pid)
         self._tables[call.result] = table if "CLONE_FILES" in call.arguments else dict(table)

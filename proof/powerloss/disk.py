@@ -1,4 +1,4 @@
-"""The model of a disk: of each file and folder what was synced, and what was done to it since."""
+"""The model of a disk: for each file and folder what was synced, and what changed since."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ class FileOnDisk:
         self.pending: list[Written | Resized] = []
 
     def sync(self, before: int) -> None:
-        """What was done before that place is now synced."""
+        """Changes before that place are now synced."""
         later: list[Written | Resized] = []
         for change in self.pending:
             if change.done < before:
@@ -37,8 +37,8 @@ class FileOnDisk:
         self.pending = later
 
     def fail(self, before: int) -> None:
-        """What was written before that place is lost, though the running programs still see it.
-        Lengths are not: they are kept by the file system itself.
+        """Data written before that place is lost, though the running programs still see it. Lengths
+        are kept by the file system itself.
         """
         self.pending = [
             change
@@ -48,7 +48,9 @@ class FileOnDisk:
 
 
 class FolderOnDisk:
-    """A folder's synced names, and the changes to them of which a power loss leaves a beginning."""
+    """A folder's synced names, and the later changes to them, of which a power loss leaves a
+    prefix.
+    """
 
     __slots__ = ("pending", "synced")
 
@@ -57,9 +59,7 @@ class FolderOnDisk:
         self.pending: list[tuple[int, tuple[Entry, ...]]] = []
 
     def sync(self, before: int) -> None:
-        """What was done before that place is now synced; and what came before such a change in
-        order, too.
-        """
+        """Changes before that place are now synced, and earlier changes in order too."""
         covered = max(
             (i + 1 for i, (done, _) in enumerate(self.pending) if done < before), default=0
         )

@@ -1,6 +1,4 @@
-"""Build thousands of states and have each checked, on all cores; the same seed builds the same
-ones.
-"""
+"""Build thousands of states and check each, on all cores; the same seed builds the same states."""
 
 import multiprocessing
 import os
@@ -33,13 +31,13 @@ class Verdict:
 
 
 class Check(Protocol):
-    """Opens a state as after a reboot and says what is wrong with it. It may change the folder,
-    which is then deleted; it is pickled, so that states can be checked in several processes.
+    """Opens a state as after a reboot and reports what is wrong with it. It may change the folder,
+    which is then deleted. It is pickled, so that several processes can check states.
     """
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
-        """`acknowledged` is what the program had promised before the power went, in order; `rng` is
-        there to do costly checks on a sample.
+        """`acknowledged` is what the program had promised before the power loss, in order; `rng`
+        selects a sample for costly checks.
         """
         ...
 
@@ -58,16 +56,16 @@ class Failure:
 
 @dataclass
 class Report:
-    """What came of an examination."""
+    """The result of an examination."""
 
     seed: int
     states: int = 0
     lossy: int = 0
     """States that lack something the running programs saw."""
     torn: int = 0
-    """States in which a write is there in part."""
+    """States that contain a part of a write."""
     unnamed: int = 0
-    """States in which a change to a folder is gone."""
+    """States that lack a change of a folder."""
     seen: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
 
@@ -80,7 +78,7 @@ class Report:
         self.failures = sorted([*self.failures, *other.failures], key=lambda failure: failure.state)
 
     def summary(self) -> str:
-        """A few lines for people, with what is needed to see a failure again."""
+        """A short report, with what is needed to repeat a failure."""
         lines = [
             f"seed {self.seed}: {self.states} states ({self.lossy} lost something, {self.torn} "
             f"torn, {self.unnamed} without "

@@ -56,17 +56,15 @@ class Named(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Synced(Operation):
-    """A file's content or a folder's names were made to last; those of everything if `item` is
-    None.
-    """
+    """A file's content or a folder's names were synced; those of everything if `item` is None."""
 
     item: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncFailed(Operation):
-    """A sync of a file or folder failed: what had been written to it is not on disk, and no later
-    sync will put it there, since the kernel takes those pages for written.
+    """A sync of a file or folder failed. Its earlier writes are not on disk, and no later sync will
+    put them there, since the kernel marks those pages as written.
     """
 
     item: int
@@ -74,6 +72,6 @@ class SyncFailed(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Operation):
-    """The program promised something to the outside."""
+    """The program acknowledged something."""
 
     message: bytes

@@ -1,6 +1,4 @@
-"""When the power goes: random instants of a recording, the rare ones as often as the common
-ones.
-"""
+"""When the power fails: random instants of a recording, rare ones as often as common ones."""
 
 import random
 import re
@@ -9,17 +7,16 @@ from proof.powerloss.operations import Acknowledged, Operation, Resized, Synced,
 from proof.powerloss.trace import Trace
 
 _ACKNOWLEDGED_SHARE = 0.3
-"""How many of the instants come right after a promise, when it is freshest."""
+"""The share of the instants right after an acknowledgement, when it is newest."""
 _BEFORE, _AFTER = 3, 8
 """How far an instant may lie from the operation it was chosen for."""
 
 
 class Points:
-    """Chooses instants, as the number of operations before them.
-
-    Operations are sorted into kinds: what was done, to which file, and for a write whether at its
-    beginning. Each kind is chosen as often as any other, so that the few moments at which a log is
-    begun anew, copied or deleted get as many states as the thousands of plain writes.
+    """Chooses instants, as the number of operations before them. Operations are sorted by action,
+    file, and for a write whether it is at the beginning. Each kind is chosen equally often, so that
+    the few moments at which a log is reset, copied or deleted get as many states as the thousands
+    of plain writes.
     """
 
     def __init__(self, trace: Trace) -> None:

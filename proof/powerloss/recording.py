@@ -1,4 +1,4 @@
-"""Run a program under strace and keep what it reported of itself."""
+"""Run a program under strace and keep its report."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ _COMMAND = [
 
 
 class TracerMissing(Exception):
-    """strace is not there, or may not trace."""
+    """strace is missing, or may not trace."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Recording:
 
 
 def why_not() -> str | None:
-    """Why nothing can be recorded here; None if it can."""
+    """Why nothing can be recorded here; None if recording works."""
     if shutil.which("strace") is None:
         return "strace is not installed: apt-get install strace"
     tried = subprocess.run(

@@ -1,4 +1,4 @@
-"""A disk as a power loss may leave it: all that was synced, and a random part of what was not."""
+"""A disk as a power loss may leave it: everything that was synced, and a random part of the rest."""
 
 import os
 import random
@@ -9,21 +9,21 @@ from proof.powerloss.disk import Disk, FileOnDisk, put, rename, write
 from proof.powerloss.operations import ROOT, Resized, Written
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""The size that a disk writes whole or not at all."""
 
 _NOISE_BYTES_MAX = 65536
 
 
 @dataclass(slots=True)
 class Loss:
-    """What a state lacks of what the running programs saw."""
+    """What a state lacks compared with what the running programs saw."""
 
     dropped: int = 0
     """Writes and cuts of which nothing is left."""
     torn: int = 0
     """Writes of which a part is left."""
     unnamed: int = 0
-    """Changes to names that are gone."""
+    """Changes to names that are lost."""
 
     def __bool__(self) -> bool:
         return bool(self.dropped or self.torn or self.unnamed)
@@ -105,7 +105,7 @@ class State:
             self.loss.dropped += 1
 
     def _tear(self, content: bytearray, change: Written) -> None:
-        """Put some of a write's sectors. Without the last of them, the file may still have got its
+        """Apply some of a write's sectors. Without the last of them, the file may still have its
         new length.
         """
         self.loss.torn += 1

@@ -29,8 +29,8 @@ _AT_ENTRY = FORKS | {
     "ftruncate",
     "fallocate",
 }
-"""Told when they begin: data may reach the disk before a write returns, and a number may be given
-anew before a close does.
+"""Handled at their entry: data may reach the disk before a write returns, and a descriptor's number
+may be reused before a close returns.
 """
 _MAKERS = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "creat"})
 _TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
@@ -123,7 +123,7 @@ class _Reader:
             raise call.error(str(error)) from None
 
     def lacking(self, call: Call) -> Parts | None:
-        """The path that must be there for a call, and is not yet."""
+        """The path that must exist for a call, and does not yet."""
         if call.name not in _BY_PATH:
             return None
         parts, _ = self._parts(call.words())
@@ -172,7 +172,7 @@ class _Reader:
             file.place = call.result
 
     def _read(self, call: Call, words: list[str]) -> None:
-        # Recorded without its path, to leave out what was read.
+        # Recorded without its path, so that reads are left out.
         if file := self._descriptors.at(call.pid, int(words[0], 0)):
             file.place += call.result
 

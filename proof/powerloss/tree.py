@@ -1,6 +1,4 @@
-"""The files and folders below the root as running programs see them, whatever a power loss would
-leave.
-"""
+"""The files and folders below the root as running programs see them, before any power loss."""
 
 from dataclasses import dataclass
 from typing import Literal

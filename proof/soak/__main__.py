@@ -22,20 +22,20 @@ keep_finished = 100_000_000
 [locks]
 standby_after_s = 0.05
 """
-"""In the end everything is asked for that was ever logged or registered, so none of it may be
-dropped. Wrappers of commands that live for a second go on standby too.
+"""At the end the soak reads everything that was ever logged or registered, so none of it may be
+dropped. Wrappers of commands that run for a second go on standby too.
 """
 
 
 def soaked(plan: Plan) -> Outcome:
-    """Run one soak in a folder of its own, which is kept when something was wrong."""
+    """Run one soak in a folder of its own, which is kept after a violation."""
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-soak-{plan.store}-"))
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     (folder / "holdfast.toml").write_text(_SETTINGS)
     with contextlib.chdir(folder):
         outcome = Supervisor(plan, folder).run()
     if outcome.violations:
-        print(f"what it left is in {folder}", flush=True)
+        print(f"its files are in {folder}", flush=True)
     else:
         import shutil
 
@@ -45,27 +45,27 @@ def soaked(plan: Plan) -> Outcome:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.soak")
-    parser.add_argument("--minutes", type=float, default=10.0, help="on each store")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes on each store")
     parser.add_argument(
         "--seed",
         type=int,
         default=None,
-        help="of what is killed when; drawn and printed unless given",
+        help="the seed of the kills; a random one is chosen and printed",
     )
     parser.add_argument(
         "--store",
         choices=["sqlite", "postgres", "files"],
         action="append",
-        help="the first two by default",
+        help="a store to use; default: sqlite and postgres",
     )
     parser.add_argument(
-        "--pause", type=float, default=0.2, help="seconds between two blows, on average"
+        "--pause", type=float, default=0.2, help="seconds between two kills or stops, on average"
     )
-    parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
     parser.add_argument(
-        "--part", action="append", default=[], help="these parts alone; all by default"
+        "--share", type=float, default=1.0, help="share of the processes of each part"
     )
-    parser.add_argument("--plant", default="", help="a bug of proof/bugs.py, which must be found")
+    parser.add_argument("--part", action="append", default=[], help="a part to run; default: all")
+    parser.add_argument("--plant", default="", help="a bug of proof/bugs.py to plant")
     chosen = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
     failed = False

@@ -9,7 +9,7 @@ _LEASE_S = 2.0
 
 
 def agent(child: Child, hf: Holdfast) -> bool:
-    """One generation of a name at a time: while it lives and refreshes it is the one that is
+    """One generation of a name at a time: while it lives and refreshes, it is the one that is
     found.
     """
     if child.draining:

@@ -1,5 +1,5 @@
-"""Calls of a client over HTTP to whichever server of the store is there, by the token and the notes
-in their folder.
+"""Calls of a client over HTTP to any server of the store that runs. It finds them by the token and the
+notes in their folder.
 """
 
 import http.client
@@ -21,8 +21,8 @@ _FULL, _AWAY, _LATE = 429, 503, 504
 
 
 class Unheard(Exception):
-    """No answer came: what was asked may have been done, or may still be done. A caller that repeats it
-    looks first.
+    """No answer came: the call may have taken effect, or still may. A caller checks before it
+    repeats it.
     """
 
 
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 class Caller:
-    """One client, with no process at the servers but the one that it names."""
+    """One client, whose only process at the servers is the one that it names."""
 
     def __init__(self, child: Child, hf: Holdfast) -> None:
         self._child = child
@@ -47,13 +47,11 @@ class Caller:
         self.pid = os.getpid()
 
     def fresh(self) -> str:
-        """A name that no call had before: what an unheard call of it left is never taken for
-        another's.
-        """
+        """A new name, so that the effect of a call without an answer is never taken for another's."""
         return f"{self._child.name}.{secrets.token_hex(5)}"
 
     def get(self, *path: str, **query: object) -> Answer:
-        """Look. That can be repeated until it is answered."""
+        """Read. A read can be repeated until it is answered."""
         words = f"?{urlencode(query)}" if query else ""
         while True:
             try:
@@ -62,18 +60,19 @@ class Caller:
                 self._child.count("unsure")
 
     def post(self, *path: str, **fields: object) -> Answer:
-        """Do something. Raises Unheard when it is not known whether it was done."""
+        """Change something. Raises Unheard if the outcome is unknown."""
         return self._answered("POST", _joined(path), fields)
 
     def _answered(self, method: str, path: str, fields: dict[str, object] | None) -> Answer:
-        """The answer of a server; one that certainly did nothing is asked again, or another is."""
+        """The answer of a server. A call that certainly did nothing is sent again, or to another
+        server.
+        """
         end_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end_s:
             try:
                 answer = self._sent(method, path, fields)
             except ConnectionError:
-                # It was killed, before it was asked or while it was dialled, and another is not
-                # there yet.
+                # The server was killed before it got the call, and no other runs yet.
                 answer = None
             if answer is not None and not to_be_repeated(answer):
                 return answer
@@ -82,14 +81,14 @@ class Caller:
         raise Unheard
 
     def _sent(self, method: str, path: str, fields: dict[str, object] | None) -> Answer | None:
-        """What one of the servers says; None when there is none. Raises Unheard, and
-        ConnectionError when nothing was asked.
+        """The answer of one of the servers; None if there is none. Raises Unheard, and
+        ConnectionError if nothing was sent.
         """
         servers = self._folder.instances()
         if not servers:
             return None
         server = self._child.draw.choice(servers)
-        # A server that is stopped is waited for, or given up.
+        # The call waits for a stopped server, or gives up.
         timeout_s = self._child.draw.choice([3.0, 20.0])
         with closing(
             http.client.HTTPConnection(server.reached_at, server.port, timeout=timeout_s)
@@ -129,7 +128,7 @@ class Caller:
 
 
 def to_be_repeated(answer: Answer) -> bool:
-    """Did the server certainly do nothing, being too busy or without its store? Raises Unheard when
+    """Did the server certainly do nothing, being too busy or without its store? Raises Unheard if
     that is not certain.
     """
     if answer.status not in (_FULL, _AWAY, _LATE):

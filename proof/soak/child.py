@@ -1,4 +1,4 @@
-"""A process of the soak: what it may know of the others, and how it tells what it sees."""
+"""A process of the soak: its counts, its logs and its witnesses."""
 
 import contextlib
 import fcntl
@@ -19,32 +19,30 @@ from proof.parent import end_with_parent
 
 RUN, DRAIN = 1, 2
 CONNECT_S = 60.0
-"""How long a database may be away: longer than any restart, and not as long as a soak runs dry."""
+"""How long a database may be down: longer than any restart, and shorter than the end of a soak."""
 _CELL = struct.Struct("<q")
 
 
 NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
-"""Of the dozens: as the soak was begun."""
+"""The priority of the dozens: that of the soak."""
 
 
 def settle() -> None:
-    """In a new process: end with the one that began it, and be no more urgent than dozens of
-    others.
-    """
+    """In a new process: end with the parent, and have the priority of the dozens."""
     end_with_parent()
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 
 
 def settle_first() -> None:
-    """The same, for one that the dozens wait for, or that strikes them: it must not stand in line
-    behind each of them to begin. Without the right to that it does.
+    """The same for a process that the dozens wait for, or that kills them: it must not wait for the
+    processor behind all of them. Without the right to that it does.
     """
     settle()
     hurry()
 
 
 def hurry() -> None:
-    """Be more urgent than the dozens, where that is allowed."""
+    """Take a higher priority than the dozens, where that is allowed."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS - 10)
 
@@ -62,7 +60,7 @@ class Board:
         "refused",
         "unsure",
     )
-    """`kills`, `stops` and `restarts` are those of programs that a process has begun itself."""
+    """`kills`, `stops` and `restarts` count programs that a process has started itself."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, (1 + slots * len(self.COUNTS)) * _CELL.size)
@@ -78,7 +76,7 @@ class Board:
         _CELL.pack_into(self._memory, 0, phase)
 
     def add(self, slot: int, what: str) -> None:
-        """One more. A slot has one process at a time."""
+        """Add one. A slot has one process at a time."""
         at = self._at(slot, what)
         _CELL.pack_into(self._memory, at, _CELL.unpack_from(self._memory, at)[0] + 1)
 
@@ -95,7 +93,7 @@ class Board:
 
 
 class Child:
-    """What a part is given to work with."""
+    """What a part works with."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class Child:
         self.board = board
         self.slot = slot
         self.name = f"{name}-{life}"
-        """Another in each life: what a dead one held is not this one's."""
+        """A new name in each life: this process does not own what a dead one held."""
         self.part = name
         self.plant = plant
         """A fault for the commands that it starts."""
@@ -130,26 +128,24 @@ class Child:
         os.close(errors)
 
     def connect(self) -> Holdfast:
-        """A connection, as soon as there is a store to connect to. Raises Unavailable when there is
-        none for long.
-        """
+        """A connection, as soon as there is a store. Raises Unavailable if there is none for long."""
         end_s = time.monotonic() + CONNECT_S
         while True:
             try:
                 return holdfast.connect(self.url)
             except Unavailable:
-                # A database that is just being restarted.
+                # The database is just being restarted.
                 if time.monotonic() > end_s:
                     raise
                 time.sleep(0.1)
 
     @property
     def draining(self) -> bool:
-        """Nothing new is to be begun."""
+        """True when nothing new may be started."""
         return self.board.phase == DRAIN
 
     def did(self) -> None:
-        """An operation came to an end."""
+        """Count a finished operation."""
         self.board.add(self.slot, "operations")
         if self._fresh and self._lives:
             self.board.add(self.slot, "recoveries")
@@ -159,15 +155,15 @@ class Child:
         self.board.add(self.slot, what)
 
     def pause(self, most_s: float) -> None:
-        """Be busy for a while."""
+        """Simulate work for a while."""
         time.sleep(self.draw.random() * most_s)
 
     def wrong(self, what: str) -> None:
-        """Tell of a violation."""
+        """Report a violation."""
         self.tell("violations", at=time.time(), by=self.name, what=what)
 
     def tell(self, log: str, **fields: object) -> None:
-        """Append a line to a log that all processes share, by one write."""
+        """Append a line to a log that all processes share, in one write."""
         with contextlib.closing(EventLog(self.folder / log)) as file:
             file.write(fields)
 
@@ -175,10 +171,8 @@ class Child:
     def witness(
         self, what: str, *, shared: bool = False, token: int | None = None
     ) -> Iterator[bool]:
-        """Be seen to have something, by the kernel, which knows nothing of us and forgets the dead;
-        False when it is another's.
-
-        `token` must be greater than each that was shown here before.
+        """Hold something under the witness of the kernel, which releases it at the process's death;
+        False if another process holds it. `token` must be greater than each earlier one.
         """
         path = self.folder / "witnesses" / what.replace("/", "_")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,4 @@
-"""What must be true when nothing moves any more: nothing lost or done twice, nothing left, and the
-journal tells it all.
-"""
+"""What must be true at the end: nothing is lost, done twice or left behind, and the journal agrees."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ _AT_ONCE_S = 5.0
 
 
 def look(url: str, folder: Path) -> Iterator[str]:
-    """Everything that is wrong with what a soak left behind."""
+    """All violations in what a soak left behind."""
     with closing(holdfast.connect(url)) as hf:
         hf.holds.sweep()
         hf.network.sweep()
@@ -48,8 +46,8 @@ def look(url: str, folder: Path) -> Iterator[str]:
 
 
 def _journal(hf: Holdfast) -> list[Entry]:
-    """The whole journal. A database shows an entry once no transaction that began before it is
-    under way, as one of the programs beside may be.
+    """The whole journal. A database shows an entry only when no earlier transaction is open, such
+    as one of another program.
     """
     mark = hf.store.transact(
         lambda tx: tx.append(actor="soak", kind="soak.ended", subject="soak"), scope=[]
@@ -65,8 +63,8 @@ def _journal(hf: Holdfast) -> list[Entry]:
 
 
 def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
-    """All trees have ended, and no two of one claim at once. What they had can be acquired at once,
-    and no FIFO is left.
+    """All trees have ended, and no two of one claim overlapped. Their locks can be acquired at
+    once, and no FIFO is left.
     """
     witnesses = [
         path.read_text().splitlines() for path in sorted((folder / tree_parts.WITNESSES).iterdir())
@@ -77,7 +75,7 @@ def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
     until(lambda: not any(tree_process.lives(pid, start) for pid, start in known))
     for path in sorted((folder / tree_parts.WITNESSES).iterdir()):
         for wrong in tree_process.overlaps(path.read_text().splitlines()):
-            yield f"two trees had {path.name}: {wrong}"
+            yield f"two trees held {path.name}: {wrong}"
     try:
         hf.locks.release(hf.locks.acquire(tree_parts.NAMES, by="end", timeout_s=_AT_ONCE_S))
     except LockTimeout as error:
@@ -88,13 +86,13 @@ def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
 
 
 def _locks(hf: Holdfast) -> Iterator[str]:
-    """The next worker gets everything, and then there is nothing."""
+    """The next worker gets everything, and then nothing is held."""
     names = [*lock_parts.NAMES, *(f"leased-{number}" for number in range(3))]
     hf.locks.release(hf.locks.acquire(names, by="end", timeout_s=_PATIENCE_S))
     if not hf.network.acquire_all_router_locks_atomic(
         network_parts.ROUTERS, "end", timeout=_PATIENCE_S
     ):
-        yield "the routers cannot be had"
+        yield "the routers cannot be locked"
     hf.network.release_all_router_locks(network_parts.ROUTERS, "end")
     hf.locks.clear_unread()
     locks, waits = hf.store.read(
@@ -115,7 +113,7 @@ def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
     for done, times in Counter(str(one["job"]) for one in read_log(folder, "done")).items():
         if times > 1:
             yield f"{done} was completed {times} times"
-    # What a verdict said that came too late is journalled too, and moves no job.
+    # A late verdict is journalled too, and changes no job.
     moved = [entry for entry in entries if entry.kind in ("job.registered", "job.status_changed")]
     last = {entry.subject: entry.data.get("to", "pending") for entry in moved}
     for key, job in rows.items():
@@ -124,20 +122,20 @@ def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
 
 
 def _counts(hf: Holdfast, entries: list[Entry]) -> Iterator[str]:
-    """The holds of the dead are swept, and the living have dropped theirs."""
+    """The holds of dead processes are swept, and live ones have dropped theirs."""
     rows = hf.store.read(
         lambda tx: {row.key: {hold.by for hold in row.record.holds} for row in tx.range(HOLDS)},
         scope=[HOLDS],
     )
     if rows:
-        yield f"holds of nobody are left: {rows}"
+        yield f"holds of dead processes are left: {rows}"
     replay: dict[str, set[str]] = {}
     for entry in entries:
         if entry.kind.startswith("hold."):
             holders = replay.setdefault(entry.subject, set())
             (holders.add if entry.kind == "hold.taken" else holders.discard)(entry.data["by"])
     if any(replay.values()):
-        yield f"the journal tells of holds that are not there: {replay}"
+        yield f"the journal has holds that do not exist: {replay}"
 
 
 def _agents(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
@@ -152,7 +150,7 @@ def _agents(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
             last[entry.subject] = None
     shown = {key: record.generation_id for key, record in rows.items()}
     if shown != {key: generation for key, generation in last.items() if generation is not None}:
-        yield f"the journal tells of other agents than there are: {last}, {shown}"
+        yield f"the journal and the agents differ: {last}, {shown}"
     tokens = Counter(int(str(one["token"])) for one in read_log(folder, "published"))
     if repeated := [token for token, times in tokens.items() if times > 1]:
         yield f"tokens were given to two generations: {repeated}"
@@ -161,20 +159,20 @@ def _agents(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
 def _network(hf: Holdfast, entries: list[Entry]) -> Iterator[str]:
     state = stored(hf)
     if replayed(entries) != state:
-        yield f"the journal tells of another network than there is: {replayed(entries)}, {state}"
+        yield f"the journal and the network differ: {replayed(entries)}, {state}"
     if state[1] or state[2]:
-        yield f"leases of nobody are left: {state[1]} {state[2]}"
+        yield f"leases of dead processes are left: {state[1]} {state[2]}"
 
 
 def _workflows(hf: Holdfast) -> Iterator[str]:
     status = hf.workflows.swap_status()
     if status.marker is not None or status.workflows:
-        yield f"work of nobody is left: {status}"
+        yield f"work of dead processes is left: {status}"
 
 
 def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
-    """Each saw everything up to its cursor, and once, and nothing else but what a killed database
-    may have lost. What the journal dropped, being bounded, is not asked.
+    """Each saw everything up to its cursor once, and nothing else except what a killed database may
+    have lost. Entries that the bounded journal dropped are not checked.
     """
     there = {entry.revision for entry in entries}
     for path in sorted(folder.glob("followed-*")):
@@ -198,7 +196,7 @@ def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str
         if invented := sorted(
             revision for revision in set(seen) - there - lost if revision > min(there)
         ):
-            yield f"{path.name} saw entries that are not there: {invented[:5]}"
+            yield f"{path.name} saw entries that do not exist: {invented[:5]}"
 
 
 def _leases(folder: Path) -> Iterator[str]:
@@ -208,9 +206,9 @@ def _leases(folder: Path) -> Iterator[str]:
 
 
 def _gateway(folder: Path) -> Iterator[str]:
-    """What was accepted is there and ends; nothing was delivered twice."""
+    """Accepted requests exist and have ended; none was delivered twice."""
     if not (folder / "gateways").exists():
-        # A soak of parts that need none.
+        # The soak ran without a gateway.
         return
     client = GatewayClient(AGENT, root=folder / "gateways" / "default" / AGENT)
     accepted = {str(one["request"]): one["prompt"] for one in read_log(folder, "accepted")}
@@ -225,6 +223,6 @@ def _gateway(folder: Path) -> Iterator[str]:
         yield f"requests were delivered twice: {twice[:5]}"
     for one in requests.values():
         if one["state"] == "completed" and one["payload"]["prompt"] not in asked:
-            yield f"a request is completed that nobody was asked for: {one['request_id']}"
+            yield f"a request is completed that was never delivered: {one['request_id']}"
         if one["state"] not in ("completed", "failed"):
             yield f"a request did not end: {one['request_id']} is {one['state']}"

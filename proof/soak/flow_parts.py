@@ -10,7 +10,7 @@ RECIPES = ["recipe-a", "recipe-b", "recipe-c"]
 
 
 def workflow(child: Child, hf: Holdfast) -> bool:
-    """Work is seen to need its recipe for as long as it is registered."""
+    """Work is seen to need its recipe while it is registered."""
     if child.draining:
         return False
     recipe = child.draw.choice(RECIPES)
@@ -40,7 +40,7 @@ def workflow(child: Child, hf: Holdfast) -> bool:
 
 
 def swapper(child: Child, hf: Holdfast) -> bool:
-    """No work with another recipe is left when a load begins, and none begins before it ends."""
+    """No work with another recipe is left when a load starts, and none starts before the load ends."""
     if child.draining:
         return False
     recipe = child.draw.choice(RECIPES)
@@ -57,7 +57,7 @@ def swapper(child: Child, hf: Holdfast) -> bool:
     except (LockTimeout, Held):
         child.count("refused")
     except LeaseLost:
-        # Its session at the database was lost with the database's restart, and the swap with it.
+        # Its session was lost with the restart of the database, and the swap with it.
         child.count("fenced")
     child.did()
     child.pause(0.3)
@@ -65,8 +65,8 @@ def swapper(child: Child, hf: Holdfast) -> bool:
 
 
 def _in_force(swap: object) -> bool:
-    """Is the swap still this one's? One whose database was restarted is not, and what it sees
-    proves nothing.
+    """Does the swap still belong to this process? After a restart of its database it does not, and
+    what it sees proves nothing.
     """
     try:
         swap.check()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ AGENT = "gpu"
 
 
 def client(child: Child, hf: Holdfast) -> bool:
-    """Hands in a prompt until it is accepted, under one key."""
+    """Sends a prompt until it is accepted, with one key."""
     if child.draining:
         return False
     gateway = GatewayClient(AGENT, root=child.folder / "gateways" / "default" / AGENT)

@@ -1,4 +1,4 @@
-"""How a `holdfast` command of a soak is started, with a planted fault or without."""
+"""How a soak starts a `holdfast` command, with or without a planted fault."""
 
 import os
 import sys

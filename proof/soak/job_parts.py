@@ -14,9 +14,7 @@ _PENDING_MAX = 200
 
 
 def producer(child: Child, hf: Holdfast) -> bool:
-    """A registration is logged; a registration whose answer was lost is repeated under its
-    id.
-    """
+    """A registration is logged. One whose answer was lost is repeated with its id."""
     if child.draining:
         return False
     label = child.draw.choice(LABELS)
@@ -25,7 +23,7 @@ def producer(child: Child, hf: Holdfast) -> bool:
         return True
     number = child.board.of(child.slot, "operations")
     job_id = f"{child.name}-{number}"
-    # It may have been registered by the call before, of which the answer was lost.
+    # The call before may have registered it, and its answer was lost.
     with contextlib.suppress(Collision):
         hf.jobs.register_job(
             "work",
@@ -42,8 +40,8 @@ def producer(child: Child, hf: Holdfast) -> bool:
 
 
 def worker(child: Child, hf: Holdfast) -> bool:
-    """One job at a time, seen to be worked on by nobody else; at times it is put back, at times
-    ended with the next pick.
+    """One job at a time, with a witness that nobody else works on it. At times it is put back, at
+    times it ends together with the next pick.
     """
     label, me = child.draw.choice(LABELS), hf.processes.current()
     _put_back_unheard(hf, me)
@@ -66,7 +64,7 @@ def worker(child: Child, hf: Holdfast) -> bool:
 
 
 def full(hf: Holdfast, label: str) -> bool:
-    """Are there as many to be worked off as there should be?"""
+    """Are there enough jobs in the queue?"""
     return (
         len(hf.jobs.list_jobs(status="pending", agent_session=label, limit=_PENDING_MAX))
         >= _PENDING_MAX
@@ -74,15 +72,15 @@ def full(hf: Holdfast, label: str) -> bool:
 
 
 def left(hf: Holdfast) -> bool:
-    """Is there anything to be worked off, or worked on? Both are counted in one step: between two,
-    a job could go from one to the other unseen.
+    """Is any job pending or running? Both are counted in one step: between two, a job could go from
+    one to the other unseen.
     """
     counts = hf.jobs.counts()
     return bool(counts[JobStatus.PENDING] or counts[JobStatus.RUNNING])
 
 
 def _put_back_unheard(hf: Holdfast, me: Holder) -> None:
-    """A claim whose answer was lost with the database's connection is this worker's, and nobody
+    """A claim whose answer was lost with the connection belongs to this worker. Otherwise nobody
     would work on it.
     """
     for job in hf.jobs.list_jobs(status="running"):
@@ -92,7 +90,7 @@ def _put_back_unheard(hf: Holdfast, me: Holder) -> None:
 
 
 def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> Job | None:
-    """Say what became of a job; return the next one that came with that."""
+    """Report the result of a job; return the next one that came with it."""
     how = child.draw.choice(
         ["finish", "finish", "finish", "requeue", "finish_and_pick", "finish_and_pick"]
     )
@@ -109,7 +107,7 @@ def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> Job | None:
         hf.jobs.update_status(job_id, "completed", token=token)
         child.tell("done", job=job_id, token=token)
     except Fenced as error:
-        # Only by its own word, whose answer was lost: a worker that lives keeps its job.
+        # Only its own call, whose answer was lost, can have done it: a live worker keeps its job.
         now = hf.jobs.peek(job_id)
         if now is None or (
             now.status.value != "completed" and child.board.of(child.slot, "unsure") == 0
@@ -120,7 +118,7 @@ def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> Job | None:
 
 
 def courier(child: Child, hf: Holdfast) -> bool:
-    """Events of jobs go to a broker that comes and goes; none holds up a job."""
+    """Events of jobs go to a broker that is restarted now and then; none delays a job."""
     sender = EventSender(hf.job_events)
     try:
         if not child.draining:

@@ -11,16 +11,16 @@ from holdfast.runtime.connection import Holdfast
 from proof.soak.child import Child, read_log
 
 _UNSYNCED = ("request.delivered", "gateway.agent_unavailable", "gateway.agent_returned")
-"""Entries of changes that are not durable: a database that is killed may lose them after a follower
-saw them.
+"""Entries of changes that are not durable: a killed database may lose them after a follower saw
+them.
 """
 _seen: dict[str, int] = {}
 """The last token that the watcher saw of each agent."""
 
 
 def follower(child: Child, hf: Holdfast) -> bool:
-    """Writes down each revision it sees, with the cursor behind it, by one write: so it goes on
-    where it was, once.
+    """Logs each revision that it sees together with the cursor behind it, in one write, so that it
+    continues exactly there.
     """
     log = f"followed-{child.part}"
     before = read_log(child.folder, log)
@@ -38,7 +38,7 @@ def follower(child: Child, hf: Holdfast) -> bool:
 
 
 def _mend(child: Child, log: str) -> None:
-    """Take away a line that a killed one left torn."""
+    """Remove a torn line of a killed follower."""
     path = child.folder / log
     if path.exists():
         whole = path.read_bytes().rpartition(b"\n")
@@ -47,7 +47,7 @@ def _mend(child: Child, log: str) -> None:
 
 
 def watcher(child: Child, hf: Holdfast) -> bool:
-    """Looks at one snapshot after the other: what must be true at each instant is."""
+    """Checks one snapshot after the other for what must always be true."""
     _locks(child, hf)
     _holds(child, hf)
     _agents(child, hf)

@@ -11,7 +11,7 @@ SUBJECTS = [f"subject-{number}" for number in range(4)]
 
 
 def locker(child: Child, hf: Holdfast) -> bool:
-    """Sets, shared or not, with priorities: a holder is seen to hold, and no other job is."""
+    """Sets, shared or not, with priorities: a witness shows the holder, and no other job."""
     if child.draining:
         return False
     draw = child.draw
@@ -48,9 +48,7 @@ def locker(child: Child, hf: Holdfast) -> bool:
 
 
 def leaseholder(child: Child, hf: Holdfast) -> bool:
-    """With a time to live, at times longer than that: its late write is fenced, and no two write at
-    once.
-    """
+    """With a TTL, at times exceeded: its late write is fenced, and no two write at the same time."""
     if child.draining:
         return False
     name, ttl_s = f"leased-{child.draw.randrange(3)}", child.draw.choice([0.2, 0.5])
@@ -76,7 +74,7 @@ def leaseholder(child: Child, hf: Holdfast) -> bool:
 
 
 def counter(child: Child, hf: Holdfast) -> bool:
-    """A count has the one who took it in it, and not the one who dropped it."""
+    """A count includes its taker, and not the one that dropped it."""
     if child.draining:
         return False
     subject = child.draw.choice(SUBJECTS)

@@ -1,5 +1,5 @@
-"""An agent's own hands: `holdfast mcp`, with a small client, which kills it at times. All that it
-held passes on at once.
+"""`holdfast mcp` with a small client, which kills it now and then. Everything that it held passes
+on at once.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from proof.soak.child import Child, settle_first
 
 _END_S = 60.0
 _NO_STORE = 6
-"""The exit status of a command that does not reach its store: the database is away."""
+"""The exit status of a command that cannot reach its store: the database is down."""
 _HELLO = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
@@ -55,7 +55,7 @@ class Hands:
         self.by: str = self.call("whoami")["by"]
 
     def call(self, tool: str, **arguments: object) -> dict[str, Any]:
-        """What a tool answers. Raises ToolFailed, EOFError."""
+        """The answer of a tool. Raises ToolFailed, EOFError."""
         answer: dict[str, Any] = self._said("tools/call", {"name": tool, "arguments": arguments})
         if answer["isError"]:
             raise ToolFailed(f"{tool}: {answer['structuredContent']['error']}")
@@ -63,17 +63,17 @@ class Hands:
         return content
 
     def begin(self, tool: str, **arguments: object) -> None:
-        """Ask for something, and do not wait for the answer: what comes next is its end."""
+        """Send a call without waiting for its answer: the next step ends the server."""
         self._ask("tools/call", {"name": tool, "arguments": arguments})
 
     def kill(self) -> bool:
-        """Kill it, and say whether that was what ended it."""
+        """Kill it; return whether the kill ended it."""
         self._process.kill()
         self._process.communicate()
         return self._process.returncode == -signal.SIGKILL
 
     def close(self) -> int:
-        """Hang up, as a client does that has no more to do; its exit status."""
+        """Close the connection, as a client does at its end; return the exit status."""
         self._process.communicate(timeout=_END_S)
         return self._process.returncode
 
@@ -101,12 +101,12 @@ class Hands:
 
 
 _hands: dict[int, Hands | None] = {}
-"""Those of this process, by its id: they last for many turns. None when they were killed."""
+"""The servers of this process, by its id: each lasts for many turns. None when they were killed."""
 
 
 def mcp(child: Child, hf: Holdfast) -> bool:
-    """Locks or a job by the tools; then it is let go, or its process is killed, and the others have
-    it at once.
+    """Takes locks or a job through the tools. Then it releases them, or its process is killed and
+    others get them at once.
     """
     if child.draining:
         if (last := _hands.pop(os.getpid(), None)) is not None and (status := last.close()):
@@ -120,8 +120,8 @@ def mcp(child: Child, hf: Holdfast) -> bool:
     except (ToolFailed, Unavailable) as error:
         if isinstance(error, ToolFailed) and "unavailable" not in str(error):
             raise
-        # The database is being restarted, and it is not known what was done: with the process
-        # everything ends.
+        # The database is being restarted, and the outcome is unknown: everything ends with the
+        # process.
         child.count("unsure")
         if _hands[os.getpid()] is not None:
             _killed(child, hf, hands)
@@ -184,14 +184,14 @@ def _job(child: Child, hf: Holdfast, hands: Hands) -> None:
 
 
 def _interrupted(child: Child, hf: Holdfast, hands: Hands) -> None:
-    """Killed with a request in line, or just being granted."""
+    """Killed with a queued request, or while it is granted."""
     hands.begin("acquire", names=child.draw.sample(lock_parts.NAMES, 3), wait_s=5.0)
     child.pause(0.1)
     _killed(child, hf, hands)
 
 
 def _killed(child: Child, hf: Holdfast, hands: Hands) -> None:
-    """Kill it. What it had the next one gets, who need not wait for any time to pass."""
+    """Kill it. The next one gets what it had without waiting for a lease."""
     _hands[os.getpid()] = None
     if hands.kill():
         child.count("kills")

@@ -9,9 +9,7 @@ ROUTERS = [f"router-{number}" for number in range(3)]
 
 
 def manager(child: Child, hf: Holdfast) -> bool:
-    """Registers, leases, releases and removes at random; a router's lock is seen to be one's
-    own.
-    """
+    """Registers, leases, releases and removes at random; a witness guards the lock of a router."""
     if child.draining:
         return False
     number = child.draw.randrange(_HOSTS)
@@ -19,7 +17,8 @@ def manager(child: Child, hf: Holdfast) -> bool:
     try:
         doing(child, hf, number)
     except (Held, NotFound):
-        # Another holds it, or has taken the host out: the registry says so by an error of its own.
+        # Another process holds the router, or has removed the host: the registry raises its own
+        # error.
         child.count("refused")
     child.did()
     return True
@@ -29,7 +28,7 @@ def _host(child: Child, hf: Holdfast, number: int) -> None:
     if child.draw.random() < 0.3:
         hf.network.unregister_host(f"h{number}")
         return
-    # Of two hosts each address is the same, so that they collide.
+    # Each address belongs to two hosts, so that they collide.
     address = number // 2
     hf.network.check_and_register_host(
         f"h{number}",

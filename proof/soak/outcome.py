@@ -1,4 +1,4 @@
-"""What a soak is to be, and what it came to: in all, and for each kind of process."""
+"""The plan of a soak and its outcome: in all, and for each kind of process."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -7,23 +7,23 @@ COLUMNS = ("processes", "operations", "kills", "stops", "ended", "restarts", "re
 
 
 class Plan(NamedTuple):
-    """What a soak is to be."""
+    """The plan of a soak."""
 
     store: str
     seconds: float
     seed: int
     pause_s: float = 0.2
-    """Between two blows, on average."""
+    """Between two kills or stops, on average."""
     share: float = 1.0
-    """Of the processes of each part."""
+    """The share of the processes of each part."""
     parts: tuple[str, ...] = ()
-    """These alone; all if none is named. Without anybody who needs it a program does not run."""
+    """Only these parts; all if empty. A program that none of them needs does not run."""
     plant: str = ""
-    """A fault to plant into all processes that are ours, to see that it is found."""
+    """A bug to plant into all our processes, which must be found."""
 
 
 class Tally:
-    """How often what happened to which kind of process. Each is counted when it has happened."""
+    """Counts of events for each kind of process. An event is counted after it happened."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {}
@@ -50,7 +50,7 @@ class Tally:
 
 
 class Outcome(NamedTuple):
-    """What a soak came to."""
+    """The outcome of a soak."""
 
     plan: Plan
     tally: Tally

@@ -1,4 +1,4 @@
-"""Which parts there are, and how many processes play each."""
+"""The parts of a soak, and how many processes play each."""
 
 import pkgutil
 from collections.abc import Callable, Sequence
@@ -22,13 +22,14 @@ from proof.soak import (
 from proof.soak.child import Child
 
 Play = Callable[[Child, Holdfast], bool]
-"""Does one thing; False when there is nothing more to do, which is said only while the soak runs
-dry.
+"""Does one thing; False if there is nothing more to do, which matters only while the soak runs dry.
 """
 
 
 class Part(NamedTuple):
-    """A part, and by how many it is played. `struck`: how often one is, compared with others."""
+    """A part, and how many processes play it. `struck`: how often its processes are killed or
+    stopped, compared with others.
+    """
 
     name: str
     play: Play
@@ -60,8 +61,8 @@ PARTS = [
 
 
 def load() -> None:
-    """Load the whole library, so that a new process, which is a fork, need not: it would be killed
-    while it still does.
+    """Load the whole library, so that a new process, a fork, need not: otherwise it would be killed
+    while it still loads.
     """
     for name in ("kernel", "stores", "primitives", "domains", "adapters"):
         package = import_module(f"{holdfast.__name__}.{name}")
@@ -70,8 +71,8 @@ def load() -> None:
 
 
 def cast(share: float, named: Sequence[str] = ()) -> list[tuple[Part, str]]:
-    """Every slot with its name; `share` of each part, and at least one. Of those parts alone that
-    are named, if any is.
+    """Every slot with its name; `share` of each part, and at least one. Only the parts that are
+    named, if any is.
     """
     return [
         (part, f"{part.name}{number}")

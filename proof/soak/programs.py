@@ -1,6 +1,5 @@
-"""What runs beside: the gateway and the servers as their users run them, the broker, the database.
-
-Each can be killed, stopped and continued, ended, and started again.
+"""The programs of a soak: the gateway and the servers as their users run them, the broker, the
+database. Each can be killed, stopped and continued, ended, and restarted.
 """
 
 import contextlib
@@ -25,37 +24,37 @@ from tests.stores import postgres_server
 _SERVERS = 2
 _PATIENCE_S = 120.0
 _NO_STORE = 6
-"""The exit status of a command that does not reach its store: the database is away."""
+"""The exit status of a command that cannot reach its store: the database is down."""
 
 
 _NEEDED = {"broker": ("courier",), "gateway": ("client",), "server": ("caller", "fetcher")}
-"""Whom each is for."""
+"""The parts that need each program."""
 
 
 class Program(Protocol):
-    """Something that can be taken down, and comes up again when it is tended."""
+    """A program that can be taken down, and that `tend` restarts."""
 
     @property
     def kind(self) -> str:
-        """What it is called in the counts."""
+        """Its name in the counts."""
         ...
 
     @property
     def serves(self) -> bool:
-        """It was seen to, and was not struck since."""
+        """True after `tend`, until it is killed or stopped again."""
         ...
 
     @property
     def stopped(self) -> bool:
-        """By `stop`, and not continued since."""
+        """True after `stop`, until it is continued."""
         ...
 
     def up(self) -> None:
-        """Start it, for the first time."""
+        """Start it for the first time."""
         ...
 
     def kill(self) -> bool:
-        """End it with -9, wait for that, and say whether that was what ended it: it may be down
+        """Kill it with -9, wait for its end, and return whether the kill ended it: it may be down
         already.
         """
         ...
@@ -65,7 +64,7 @@ class Program(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let it do nothing until `go_on`."""
+        """Stop it until `go_on`."""
         ...
 
     def go_on(self) -> None:
@@ -73,15 +72,15 @@ class Program(Protocol):
         ...
 
     def tend(self) -> Iterator[str]:
-        """Start it again if it is down, and tell of what happened: it has ended as it was asked to,
-        restarts, and recoveries when it serves again. Waits for nothing that takes long. Raises
-        RuntimeError when it ended by itself or badly, or does not come to serve or to end.
+        """Restart it if it is down, and count events: it ended on request, restarted, or serves
+        again (a recovery). Never waits long. Raises RuntimeError if it ended by itself or badly, or
+        does not start or end in time.
         """
         ...
 
 
 class Command:
-    """A `holdfast` command that serves until it is ended, and says so in its first line."""
+    """A `holdfast` command that serves until it is ended, and reports that in its first line."""
 
     def __init__(
         self, kind: str, folder: Path, url: str, words: Sequence[str], said: str, plant: str = ""
@@ -102,7 +101,7 @@ class Command:
         self._process: subprocess.Popen[str] | None = None
         self._ending = False
         self._late_s = 0.0
-        """When it should serve, or have ended."""
+        """The time by which it must serve, or have ended."""
 
     def up(self) -> None:
         with self._log.open("a") as errors:
@@ -143,7 +142,7 @@ class Command:
             )
 
     def _heard(self) -> bool:
-        """Does it say just now that it serves?"""
+        """Does it report now that it serves?"""
         assert self._process is not None and self._process.stdout is not None
         if self.serves or self._ending or not select.select([self._process.stdout], [], [], 0.0)[0]:
             return False
@@ -177,14 +176,14 @@ class Command:
 
 
 def gateway(folder: Path, url: str) -> Command:
-    """`holdfast gateway serve` before a command agent that writes down what it is asked for."""
+    """`holdfast gateway serve` before a command agent that logs its prompts."""
     agent = [sys.executable, "-c", DILIGENT, str(folder / "asked")]
     words = ["gateway", "serve", AGENT, "--adapter", "command", "--", *agent]
     return Command("gateway", folder, url, words, "gateway of ")
 
 
 def server(folder: Path, url: str, plant: str) -> Command:
-    """`holdfast serve` at a port that stays its own."""
+    """`holdfast serve` at a fixed port."""
     return Command(
         "server", folder, url, ["serve", "--port", str(spare_port())], "serving at ", plant
     )
@@ -192,7 +191,7 @@ def server(folder: Path, url: str, plant: str) -> Command:
 
 @contextlib.contextmanager
 def programs(plan: Plan, folder: Path) -> Iterator[tuple[str, list[Program]]]:
-    """The URL of a new store, and everything that is to run beside, running, for the block."""
+    """The URL of a new store, and all programs of the soak, running, for the block."""
     with contextlib.ExitStack() as stack:
         found: list[Program] = []
         if plan.store == "postgres":
@@ -217,7 +216,7 @@ def programs(plan: Plan, folder: Path) -> Iterator[tuple[str, list[Program]]]:
 
 
 def _beside(plan: Plan, folder: Path, url: str) -> list[Program]:
-    """The programs that somebody needs."""
+    """The programs that some part needs."""
     found: list[Program] = []
     if _needed("broker", plan):
         found.append(MessageBroker(folder))
@@ -236,8 +235,7 @@ def _database() -> contextlib.AbstractContextManager[postgres_server.Server]:
     binaries = postgres_server.binaries()
     if binaries is None:
         raise SystemExit("no PostgreSQL here: apt-get install postgresql")
-    # What the crashes take back must be what was not promised: the database syncs as it does for
-    # its users.
+    # A crash may lose only what was not promised: the database syncs as it does for its users.
     settings = {
         **postgres_server.SETTINGS,
         "fsync": "on",

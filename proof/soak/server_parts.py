@@ -1,10 +1,10 @@
 """Clients of the servers: the same locks, holds, agents, workflows and jobs as everybody's, over
 HTTP.
 
-A client names its process, so that what it has ends with it, and a time, which it never needs. What
-it asks for has a name of its own each time. When no answer came it looks whether it has got it, and
-lets it go; a server that was stopped may still carry it out later, and then that is ended by its
-own look at the connection, or by time.
+A client names its process, so that its claims end with it, and a TTL, which it never needs. Each
+request uses a new name. If no answer comes, the client checks whether the request took effect, and
+releases the claim. A stopped server may still carry out the request later; then the closed
+connection or the TTL ends the claim.
 """
 
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ from proof.soak.calls import Answer, Caller, Unheard
 from proof.soak.child import Child
 
 _TTL_S = 300.0
-"""Longer than a call is tried for."""
+"""Longer than a call is retried."""
 _OK, _NONE, _NOT_FOUND, _CONFLICT, _FENCED, _LATE = 200, 204, 404, 409, 412, 504
 
 
@@ -48,7 +48,7 @@ def _lock(child: Child, hf: Holdfast, call: Caller) -> None:
     try:
         answer = call.post("locks", "acquire", **asked)
     except Unheard:
-        # All or none: the first tells of all.
+        # All or none, so the first shows all.
         if any(hold["by"] == by for hold in call.get("locks", names[0], "status").body["holds"]):
             call.post("locks", "free", names=names, by=by)
         raise
@@ -67,7 +67,7 @@ def _lock(child: Child, hf: Holdfast, call: Caller) -> None:
 
 
 def _release(child: Child, call: Caller, name: str, token: int) -> None:
-    """Until it is released, and known to be."""
+    """Release until that is certain."""
     unheard = False
     while True:
         try:
@@ -125,7 +125,7 @@ def _agent(child: Child, hf: Holdfast, call: Caller) -> None:
             _CONFLICT,
             _FENCED,
         ):
-            # It was too late: its lease is that short, and another has taken over.
+            # It was too late: its lease is so short that another has taken over.
             child.count("fenced")
             return
 
@@ -164,7 +164,7 @@ def _workflow(child: Child, hf: Holdfast, call: Caller) -> None:
 
 
 def _end_workflow(child: Child, call: Caller, name: str, token: int) -> None:
-    """Until it is over, and known to be."""
+    """Release until that is certain."""
     unheard = False
     while True:
         try:
@@ -180,7 +180,7 @@ def _end_workflow(child: Child, call: Caller, name: str, token: int) -> None:
 
 
 def _register(child: Child, hf: Holdfast, call: Caller) -> None:
-    """Under an id of its own, so that a registration whose answer was lost can be looked for."""
+    """With an id of its own, so that a registration whose answer was lost can be found."""
     label, job_id = child.draw.choice(job_parts.LABELS), call.fresh()
     if job_parts.full(hf, label):
         return
@@ -201,7 +201,7 @@ def _register(child: Child, hf: Holdfast, call: Caller) -> None:
 
 
 def fetcher(child: Child, hf: Holdfast) -> bool:
-    """A worker over HTTP: one job at a time, seen to be worked on by nobody else."""
+    """A worker over HTTP: one job at a time, with a witness that nobody else works on it."""
     call = Caller(child, hf)
     try:
         _put_back_unheard(call)
@@ -227,14 +227,14 @@ def fetcher(child: Child, hf: Holdfast) -> bool:
 
 
 def _put_back_unheard(call: Caller) -> None:
-    """A claim whose answer was lost is this worker's, and nobody would work on it."""
+    """A claim whose answer was lost belongs to this worker. Otherwise nobody would work on it."""
     for job in call.get("jobs", status="running").body:
         if job["claimed_by"] is not None and job["claimed_by"]["pid"] == call.pid:
             call.post("jobs", job["job_id"], "requeue", token=job["token"])
 
 
 def _ended(child: Child, call: Caller, job_id: str, token: int) -> object:
-    """Say what became of a job until that is known; return the next one that came with it."""
+    """Report the result of a job until that is certain; return the next one that came with it."""
     how = (
         "status"
         if child.draining
@@ -262,7 +262,7 @@ def _ended(child: Child, call: Caller, job_id: str, token: int) -> object:
 
 
 def _reported_done(child: Child, job_id: str, token: int, how: str, *, completed: bool) -> None:
-    """What was put back is another's to end."""
+    """A job that was put back is for another worker to end."""
     if how == "requeue":
         return
     if completed:
@@ -272,7 +272,7 @@ def _reported_done(child: Child, job_id: str, token: int, how: str, *, completed
 
 
 def _as_wished(child: Child, answer: Answer) -> bool:
-    """Was it done? What it could be refused for was looked at before."""
+    """Was it done? The reasons for a refusal were checked before."""
     if answer.status != _OK:
         child.wrong(f"refused for no reason, with {answer.status}: {answer.body}")
     return answer.status == _OK

@@ -1,4 +1,4 @@
-"""The programs of others beside a soak: the broker, and the database."""
+"""The other programs of a soak: the broker, and the database."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ from tests.surfaces.broker import Broker
 
 
 class _Restarted(ABC):
-    """A program that is begun again when it does not serve."""
+    """A program that is restarted when it does not serve."""
 
     serves = False
     _ended = False
 
     @abstractmethod
     def up(self) -> None:
-        """Begin it, and wait until it serves."""
+        """Start it, and wait until it serves."""
 
     def tend(self) -> Iterator[str]:
-        """Begin it again if it was struck; tell what happened."""
+        """Restart it if it was killed or stopped; count what happened."""
         if self._ended:
             self._ended = False
             yield "ended"
@@ -65,8 +65,8 @@ class MessageBroker(_Restarted):
 
 
 class Database(_Restarted):
-    """PostgreSQL with all of its processes. What it had not written is lost when it is killed; it
-    recovers from its log.
+    """PostgreSQL with all of its processes. A kill loses what it had not written; it recovers from
+    its log.
     """
 
     kind = "database"

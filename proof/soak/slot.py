@@ -1,4 +1,4 @@
-"""A place in the cast of a soak, and the whole life of the process that fills it."""
+"""A slot of a soak, and the whole life of the process that fills it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from proof.soak.parts import Part
 
 
 class Slot:
-    """A place in the cast, filled by one process after the other."""
+    """A slot, filled by one process after the other."""
 
     def __init__(self, number: int, part: Part, name: str) -> None:
         self.number = number
@@ -34,7 +34,7 @@ class Slot:
         self.life += 1
 
     def kill(self) -> None:
-        """It is dead in a moment; on a busy machine that takes time, and others can be struck
+        """It dies in a moment. On a busy machine that takes time, and others can be killed
         meanwhile.
         """
         os.kill(self.pid, signal.SIGKILL)
@@ -45,13 +45,13 @@ class Slot:
         self.stopped = True
 
     def go_on(self) -> None:
-        """If it was stopped and not killed since."""
+        """Continue it, if it was stopped and not killed since."""
         if self.stopped and not self.killed:
             os.kill(self.pid, signal.SIGCONT)
             self.stopped = False
 
     def end(self) -> None:
-        """End it and wait for that."""
+        """End it and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.pid, self.stopped = 0, False
@@ -65,7 +65,7 @@ class Slot:
         return os.waitstatus_to_exitcode(status)
 
     def struck_down(self, status: int) -> bool:
-        """Is that how it ends when it was killed?"""
+        """Is this the end of a killed process?"""
         return self.killed and status == -signal.SIGKILL
 
 
@@ -80,7 +80,7 @@ def _live(child: Child, part: Part) -> None:
                 if not part.play(child, hf):
                     break
             except Unavailable:
-                # A restarted database, or one too busy: a part that gets it tries again.
+                # A restarted or busy database: the part tries again.
                 child.count("unsure")
                 child.pause(0.2)
         hf.close()

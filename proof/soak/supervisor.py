@@ -1,4 +1,4 @@
-"""Begins the processes of a soak, kills them by a seeded plan, and lets them run dry."""
+"""Starts the processes of a soak, kills them by a seeded plan, and lets them run dry."""
 
 import random
 import time
@@ -14,9 +14,9 @@ from proof.soak.slot import Slot
 _DRAIN_S = 120.0
 _BEHIND_S = 1.0
 _BESIDE = 0.04
-"""The share of the blows that meet the programs beside."""
+"""The share of kills and stops that hit programs."""
 _STOPPED = 0.1
-"""The share of the others by which a process is stopped for a while, and not killed."""
+"""The share of the others that stop a process for a while instead of killing it."""
 
 
 class Supervisor:
@@ -39,7 +39,7 @@ class Supervisor:
         hurry()
 
     def run(self) -> Outcome:
-        """Begin, strike, run dry, look."""
+        """Start, kill, run dry, check."""
         from proof.soak.ending import look
 
         with programs(self._plan, self._folder) as (url, beside):
@@ -65,8 +65,8 @@ class Supervisor:
         return self._outcome()
 
     def _plant(self) -> None:
-        """A fault, into this process and so into each that is forked off it. Commands beside plant
-        it themselves.
+        """Plant a bug into this process and so into each fork. Commands of the soak plant it
+        themselves.
         """
         if self._plan.plant:
             from proof.bugs import plant
@@ -74,7 +74,7 @@ class Supervisor:
             plant(self._plan.plant, random.Random(self._plan.seed))
 
     def _strike(self, url: str, beside: list[Program]) -> None:
-        """Until the time is over. Each program beside is killed once at least, however short it
+        """Run until the time is over. Each program is killed at least once, however short the time
         is.
         """
         began_s = time.monotonic()
@@ -87,7 +87,7 @@ class Supervisor:
         while (
             passed_s := time.monotonic() - began_s
         ) < self._plan.seconds and not self._violations():
-            # What a blow takes is not waited for twice, as long as that is not much.
+            # The time that a kill takes is subtracted from the pause, if it is short.
             next_s = max(
                 next_s + self._draw.expovariate(1 / self._plan.pause_s), passed_s - _BEHIND_S
             )
@@ -118,12 +118,12 @@ class Supervisor:
             self._tally.add(slot.kind, "stops")
             self._continue_later(slot)
         else:
-            # A stopped one too: that is how a machine's out-of-memory killer finds them.
+            # Stopped processes too: a machine's out-of-memory killer does the same.
             slot.kill()
 
     def _strike_program(self, program: Program, how: str) -> None:
-        """Kill it, also while it still starts or is stopped; what serves may be stopped or ended
-        too. It comes up again when it is tended.
+        """Kill it, even while it starts or is stopped; a serving one may be stopped or ended
+        instead. `tend` restarts it.
         """
         if how == "kills" or program.stopped or not program.serves:
             if program.kill():
@@ -139,7 +139,7 @@ class Supervisor:
         self._continues.append((time.monotonic() + self._draw.uniform(0.1, 3.0), one))
 
     def _continue(self, *, all_of_them: bool = False) -> None:
-        """Let those go on whose time has come, unless they were killed meanwhile."""
+        """Continue those whose time has come, unless they were killed meanwhile."""
         now_s = time.monotonic()
         due = [one for one in self._continues if all_of_them or one[0] <= now_s]
         self._continues = [one for one in self._continues if one not in due]
@@ -148,7 +148,7 @@ class Supervisor:
                 stopped.go_on()
 
     def _look_after(self, url: str) -> None:
-        """Put others in the place of the dead. Nobody ends by itself while the soak goes on."""
+        """Replace dead processes. No process ends by itself during the soak."""
         for slot in self._slots:
             if (status := slot.ended()) is not None:
                 if slot.struck_down(status):
@@ -167,7 +167,7 @@ class Supervisor:
                 self._wrong(str(error))
 
     def _revive(self, url: str, beside: list[Program]) -> None:
-        """The last one that was struck has a successor too: every process may clear what it left."""
+        """The last killed process has a successor too: every process may remove what it left."""
         while not self._violations():
             self._tend(beside)
             self._look_after(url)
@@ -176,16 +176,16 @@ class Supervisor:
             time.sleep(0.02)
 
     def _run_dry(self, beside: list[Program]) -> None:
-        """Begin nothing new, and wait until everybody has done what there was to do."""
+        """Start nothing new, and wait until all have finished their work."""
         self._board.phase = DRAIN
         end_s = time.monotonic() + _DRAIN_S
         while (left := [slot for slot in self._slots if slot.pid]) and time.monotonic() < end_s:
             if self._plan.plant and self._violations():
-                # What was planted is found, and may leave things that nobody comes to an end with.
+                # A planted bug was found, and may leave work that nobody can finish.
                 return
             self._tend(beside)
             for slot in left:
-                # After a violation some that were killed have had no successor.
+                # After a violation some killed processes have no successor.
                 if (status := slot.ended()) is not None and status and not slot.struck_down(status):
                     self._wrong(f"{slot.name} ended with {status}")
             time.sleep(0.05)

@@ -29,18 +29,20 @@ _WRAPPER, _GUARDIAN, _COMMAND = "wrapper", "guardian", "command"
 _WAIT_S = 5
 _END_S = 60.0
 _HELD, _LOST, _NO_STORE = 5, 4, 6
-"""Exit statuses of `locks run`: not acquired in time; lost; the database is away."""
+"""Exit statuses of `locks run`: not acquired in time; lost; the database is down."""
 _JOB_DONE = (0, 1, 3, _HELD)
-"""Of `jobs run`. A process of the soak that is stopped inside a change keeps a store of files busy
-for all others.
+"""Those of `jobs run`. A process of the soak that is stopped inside a change keeps a files store
+busy for all others.
 """
 _FIRST_LIFE_S, _LIFE_S = 0.4, 1.5
-"""At most, of the first process of a tree, and of the others: those that outlive it matter most."""
+"""The longest life of the first process of a tree, and of the others: those that outlive it matter
+most.
+"""
 _EARLY = 0.25
 _STOPPED = 0.3
-"""The share of the blows at a wrapper or a guardian that only stop it."""
+"""The share of the kills of a wrapper or a guardian that only stop it."""
 _STOP_S = 0.6
-"""At most, how much longer a process stands still that the next blows did not meet."""
+"""The longest additional time that a process stays stopped."""
 _CONTINUE = """
 import os, signal, sys
 process, soak = map(int, sys.argv[1:])
@@ -50,13 +52,13 @@ try:
 except ProcessLookupError:
     pass
 """
-"""Continues a process when the soak's process closes its end of a pipe, or dies. A stopped guardian
-would keep its claim for ever.
+"""Continues a process when the soak's process closes its end of a pipe, or dies. A guardian that
+stays stopped would keep its claim for ever.
 """
 
 
 class _Shape:
-    """What a tree is to be, and which of its processes may be killed."""
+    """The plan of a tree, and which of its processes may be killed."""
 
     def __init__(self, child: Child, *, adopts: bool) -> None:
         draw = child.draw
@@ -69,9 +71,9 @@ class _Shape:
         self.seconds = f"{draw.uniform(0.0, _FIRST_LIFE_S):.3f}"
         self.spared = ""
         if "none" in kept:
-            # Nothing shows that such a process belongs to the tree but its ancestors: one of the
-            # two must stay. It is the guardian where the wrapper adopts no orphans, as in `jobs
-            # run`, or does not stay.
+            # Only its ancestors show that such a process belongs to the tree, so one of the two
+            # must stay. It is the guardian where the wrapper adopts no orphans, as in `jobs run`,
+            # or does not stay.
             self.spared = draw.choice([_WRAPPER, _GUARDIAN]) if adopts else _GUARDIAN
 
     def words(self, witness: Path) -> list[str]:
@@ -89,7 +91,7 @@ class _Shape:
 
 
 class _Tree:
-    """A wrapper, its guardian and its command, as they come and go."""
+    """A wrapper, its guardian and its command, as they start and end."""
 
     def __init__(self, child: Child, words: list[str], shape: _Shape) -> None:
         self._child = child
@@ -109,7 +111,7 @@ class _Tree:
             )
         self._found: dict[int, int] = {}
         self._stopped: dict[int, subprocess.Popen[bytes]] = {}
-        """Those that stand still, and what continues each of them if this process dies."""
+        """The stopped processes, and what continues each of them if this process dies."""
         self._open(self._wrapper.pid)
 
     def strike(self) -> int | None:
@@ -118,7 +120,7 @@ class _Tree:
         """
         self._ends, self._lives = os.pipe()
         try:
-            # Most are struck while the command works, and some while they still start or wait for
+            # Most are killed while the command works, and some while they still start or wait for
             # their turn.
             if self._child.draw.random() >= _EARLY:
                 self._wait_for_work()
@@ -159,8 +161,8 @@ class _Tree:
             time.sleep(0.005)
 
     def _look(self) -> None:
-        """Find the processes below those that are known. One whose parent was killed was found
-        before that, or never is.
+        """Find the descendants of the known processes. One whose parent was killed was found
+        before, or never is.
         """
         below = list(self._found)
         for pid in below:
@@ -175,7 +177,7 @@ class _Tree:
             self._found[pid] = os.pidfd_open(pid)
 
     def _blow(self) -> None:
-        """Kill a process, or stop it, or let one go on that was stopped."""
+        """Kill a process, or stop it, or continue a stopped one."""
         living = {
             pid: kind
             for pid, fd in self._found.items()
@@ -239,8 +241,8 @@ class _Tree:
         return True
 
     def _kind(self, pid: int) -> str | None:
-        """What a process is; None when it has just ended. What is not known to be a part of the
-        command counts as the guardian.
+        """The role of a process; None if it has just ended. A process that is not known to belong
+        to the command counts as the guardian.
         """
         if pid == self._wrapper.pid:
             return _WRAPPER
@@ -320,7 +322,7 @@ def _left(hf: Holdfast) -> bool:
 
 
 def _state(pid: int) -> str:
-    """What a process and its threads wait for, in words of the kernel."""
+    """What a process and its threads wait for, in the kernel's words."""
     try:
         threads = [
             f"{path.parent.name} {path.read_text().rpartition(')')[2].split()[0]} "

@@ -19,13 +19,15 @@ import time
 FIRST, WORKS = "first", "works"
 _BEAT_S = 0.015
 _SEEN_BYTES = 1 << 16
-"""How much of the end of a witness the first process of a tree reads: more than two trees write."""
+"""How much of the end of a witness the first process of a tree reads: the lines of more than two
+trees.
+"""
 _PF_EXITING = 0x4
 
 
 def lives(pid: int, start: int) -> bool:
-    """Can this process still do anything? One that ends has no files and no memory any more, some
-    time before it is a zombie.
+    """Can this process still act? An ending process has no files and no memory some time before it
+    is a zombie.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -46,9 +48,7 @@ def start_of(pid: int) -> int:
 
 
 def overlaps(lines: list[str]) -> list[str]:
-    """What a witness says that must not be: a process of one tree worked after the next tree had
-    begun.
-    """
+    """A violation in a witness: a process of one tree worked after the next tree had started."""
     wrong, now, over = [], "", set()
     for line in lines:
         word, tree, pid, _ = line.split()
@@ -67,8 +67,8 @@ def _write(witness: str, line: str) -> None:
 
 
 def _begin(witness: str, me: str) -> None:
-    """Begin a tree. First the line, then the look: a process that writes in between is found by the
-    order of the lines.
+    """Start a tree. First the line, then the check: the order of the lines reveals a process that
+    writes in between.
     """
     _write(witness, f"{FIRST} {me} {me.replace('-', ' ')}\n")
     with open(witness, "rb") as file:

@@ -1,5 +1,5 @@
-"""A registry's tree that another program made: its records found under their names, and its debris
-taken away by command, also while processes publish in it.
+"""A registry folder of another program: its records are found by name, and a command removes its
+debris, even while other processes publish in it.
 """
 
 import json
@@ -297,9 +297,7 @@ def _publish(task: tuple[str, str]) -> list[str]:
 
 
 def test_debris_goes_and_nothing_else_while_processes_publish(tree: Tree) -> None:
-    """Without any grace: whoever is between making a folder and filling it is not disturbed all the
-    same.
-    """
+    """With no grace time: a publisher between making a folder and filling it is not disturbed."""
     debris = {f"bare-{number}" for number in range(20)} | {f"cut-{number}" for number in range(20)}
     for key in debris:
         if key.startswith("bare"):

@@ -1,5 +1,5 @@
-"""The benchmark can still be run: one short round of the families that need nothing but Holdfast.
-What it measures is not judged here.
+"""The benchmark still runs: one short round of the families that need only Holdfast. The figures
+are not judged here.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.prove
 @pytest.mark.parametrize("family", ["agents", "read", "threads", "volatile", "fairness"])
-def test_a_short_round_comes_to_something(family: str) -> None:
+def test_a_short_round_gives_results(family: str) -> None:
     """An agents' row broke with a constructor that had changed, and nothing noticed before the next
     whole run.
     """

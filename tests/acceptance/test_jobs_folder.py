@@ -1,5 +1,5 @@
-"""A folder of jobs that another program filled: listed, picked and completed in place, and still
-that program's to read.
+"""A folder of jobs that another program filled: jobs are listed, picked and completed in place, and
+that program can still read them.
 """
 
 import fcntl
@@ -261,7 +261,7 @@ def test_a_damaged_record_hides_no_other(folder: Folder, data: bytes) -> None:
     assert (folder.jobs / "bad00000.json").read_bytes() == data
 
 
-def test_a_job_that_nobody_could_ask_for_is_damaged(folder: Folder) -> None:
+def test_a_job_with_an_invalid_id_is_damaged(folder: Folder) -> None:
     (folder.jobs / "a%20b.json").write_text(
         json.dumps(record("a b", created_at="2019-01-01T00:00:00Z"))
     )

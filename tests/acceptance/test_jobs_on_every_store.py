@@ -1,4 +1,4 @@
-"""Jobs through the whole house, by real processes, on every store that processes can share."""
+"""Jobs end to end, by real processes, on every store that processes can share."""
 
 import json
 import multiprocessing

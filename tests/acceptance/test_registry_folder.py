@@ -1,5 +1,5 @@
-"""A registry's folder that another program made: adopted as it is, worked in, and still that
-program's to read.
+"""A registry folder of another program: it is adopted as it is and used, and that program can still
+read it.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""A folder of workflows that another system has made is adopted in place, and shared with its
-locks.
-"""
+"""A workflow folder of another system is adopted in place and shared under its locks."""
 
 import fcntl
 import json
@@ -182,7 +180,7 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
 
 
-def test_a_change_of_ours_has_the_other_systems_lock(folder: Path, mine: tuple[int, int]) -> None:
+def test_our_change_takes_the_other_systems_lock(folder: Path, mine: tuple[int, int]) -> None:
     written(folder, entry("train", "llama", *mine))
     with connected(folder) as hf, open(folder / ".workflows.lock", "a") as other:
         seen: list[bool] = []
@@ -244,8 +242,8 @@ def test_a_swap_of_the_other_system_counts_while_its_process_lives_with_the_lock
 def test_a_marker_of_the_other_system_without_its_lock_or_its_process_is_cleared(
     folder: Path, mine: tuple[int, int], left: str
 ) -> None:
-    """A lock that somebody else has does not keep a dead one's marker alive, nor does a process
-    that let go of it.
+    """Neither a lock that another process holds nor a process that released it keeps a dead swap's
+    marker alive.
     """
     pid, start_ns = mine if left == "the process" else (4_194_304, 10_000_000)
     marker = {
@@ -261,7 +259,7 @@ def test_a_marker_of_the_other_system_without_its_lock_or_its_process_is_cleared
     ):
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
         assert shown(path)["swap_in_progress"] is None
-        # It did not say how far it had come, so it may have begun to load.
+        # Its progress is unknown, so it may have begun to load.
         assert shown(path)["unknown_recipe"]["recipe"] == "qwen"
 
 

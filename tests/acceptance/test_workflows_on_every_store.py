@@ -1,6 +1,4 @@
-"""Workflows and swaps through the whole house, by real commands, on every store that processes can
-share.
-"""
+"""Workflows and swaps end to end, by real commands, on every store that processes can share."""
 
 import json
 import signal

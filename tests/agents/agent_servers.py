@@ -28,7 +28,7 @@ class World:
         self.keys: list[str] = []
         self.output = ""
         self.statuses: list[str] = []
-        """What the next looks show, before `status` holds."""
+        """The statuses of the next looks, before `status` applies."""
         self.broken: dict[str, int | str] = {}
         self.acts_before_breaking = False
         self.turns: dict[str, list[dict[str, Any]]] = {}

@@ -1,8 +1,7 @@
-"""A small interactive program for a pane: it shows a prompt, takes pasted and typed text, and
-writes down each line of input.
-
-`python listener.py LOG [plain]`. A text that begins with `work` keeps it busy until Ctrl-C. With
-`plain` it does not switch bracketed paste on. Every byte that it gets is in LOG.raw.
+"""A small interactive program for a pane: it shows a prompt, takes pasted and typed text, and logs
+each line of input. `python listener.py LOG [plain]`. A text that starts with `work` keeps it busy
+until Ctrl-C. With `plain` it does not switch bracketed paste on. LOG.raw contains every byte that
+it gets.
 """
 
 import os

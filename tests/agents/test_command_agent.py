@@ -76,7 +76,7 @@ def test_a_program_that_fails_says_how(tmp_path: Path) -> None:
     assert answer.detail == "exit status 3: no such model"
 
 
-def test_a_program_that_is_not_there_is_an_agent_that_is_away(tmp_path: Path) -> None:
+def test_a_missing_program_is_an_unavailable_agent(tmp_path: Path) -> None:
     assert "no program" in agent(tmp_path, ["nosuch-program"]).inspect().detail
     assert (
         "no folder" in agent(tmp_path, ECHO, working_directory=str(tmp_path / "x")).inspect().detail
@@ -97,9 +97,7 @@ def test_another_command_line_is_another_instance(tmp_path: Path) -> None:
 
 
 def sleeper(folder: Path, handler: str) -> list[str]:
-    """A program that says that it is there, and then does what it likes with signals; and a child
-    of it.
-    """
+    """A program with a child, which reports that it runs and then handles signals in its own way."""
     script = (
         "import signal, sys, time, subprocess, pathlib\n"
         f"{handler}\n"
@@ -210,7 +208,7 @@ def test_a_note_of_an_earlier_version_ends_the_process_group_that_it_names(tmp_p
     _gone(left.pid)
 
 
-def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
+def test_a_note_about_another_process_ends_no_process(tmp_path: Path) -> None:
     note = tmp_path / "run" / "agent-process.json"
     note.parent.mkdir()
     mine = {"pid": os.getpid(), "start_ticks": 1, "boot_id": Procfs().boot_id()}
@@ -240,7 +238,7 @@ def test_a_failed_note_means_that_nothing_started_and_the_next_may_start(
     assert (tmp_path / "begun").exists()
 
 
-def test_a_full_disk_means_that_nothing_was_begun(
+def test_on_a_full_disk_nothing_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
@@ -293,7 +291,7 @@ def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(
+def test_an_interrupt_after_the_end_of_a_program_sends_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = agent(tmp_path, ECHO)

@@ -1,4 +1,4 @@
-"""Who takes events to brokers: one that is away holds up no other."""
+"""The courier of events: a broker that is down delays no other."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ def test_a_worker_reports_such_a_topic_once_and_goes_on(
         ("away", {}, 1),
     ],
 )
-def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
+def test_a_worker_warns_about_a_broker_only_if_it_was_configured(
     hf: holdfast.Holdfast, brokers: Brokers, host: str, environment: dict[str, str], complaints: int
 ) -> None:
     register(hf, "a", host)
@@ -150,11 +150,11 @@ def test_events_go_out_at_once_while_another_broker_is_away(
     asked = list(brokers.asked)
     background.close(PATIENCE_S)
     assert (asked, len(said)) == (["away", "there"], 1)
-    # At the end it is asked once more.
+    # At the end it is tried once more.
     assert brokers.asked == ["away", "there", "away"]
 
 
-def test_a_broker_that_was_away_gets_its_events_after_a_pause(
+def test_a_broker_that_was_down_gets_its_events_after_a_pause(
     hf: holdfast.Holdfast, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_sender, "_FIRST_PAUSE_S", 0.01)

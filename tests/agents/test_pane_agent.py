@@ -1,5 +1,5 @@
-"""Who in a pane is the agent, on a real tmux: what comes into its place gets nothing, also when the
-pane is the same.
+"""Which process in a pane is the agent, on a real tmux: its replacement gets nothing, even in the
+same pane.
 """
 
 import os
@@ -30,7 +30,7 @@ READY = r"^(ready> ?|shell\$ ?)$"
 
 
 class Shell:
-    """A pane with a shell in it, as a person has it, from which agents are started."""
+    """A pane with a shell, from which agents are started."""
 
     def __init__(self, tmux: TmuxServer) -> None:
         self.tmux = tmux
@@ -213,7 +213,7 @@ def test_an_agent_that_was_never_ready_is_not_confused_with_its_shell_either(
     gone(agent, "exited_to_shell")
 
 
-def test_with_a_record_only_its_process_is_typed_to(shell: Shell, tmp_path: Path) -> None:
+def test_only_the_process_of_the_record_is_typed_to(shell: Shell, tmp_path: Path) -> None:
     shell.start_agent()
     free = shell.gateway()
     pid = int(ready(free).rpartition(":")[2].partition(".")[0])
@@ -238,7 +238,7 @@ def test_with_a_record_only_its_process_is_typed_to(shell: Shell, tmp_path: Path
     shell.process = Procfs().current()
     gone(agent, "process_not_in_session")
     assert "@holdfast_gateway" not in shell.tmux("show-options", "-p", "-t", "=claude:")
-    # And the record is that of the one which is there.
+    # The record names the process that runs.
     shell.process = Procfs().of(shell.tmux.pane_pid("claude"))
     agent.answer(agent.deliver("again", ready(agent)), threading.Event())
     assert shell.tmux.typed() == delivered(b"hello", b"again")

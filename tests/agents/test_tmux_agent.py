@@ -1,9 +1,8 @@
-"""The tmux adapter on a real tmux: what arrives, what is refused, who it arrives at."""
+"""The tmux adapter on a real tmux: what arrives, what is refused, and in which program it arrives."""
 
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.adapter import TmuxSpec, spec_of
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
+from tests.harness.errors import raises
 from tests.harness.timeouts import until
 from tests.harness.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 
@@ -123,7 +123,7 @@ def test_an_answer_that_has_scrolled_away_is_whole(tmux: TmuxServer, agent: Tmux
         tmux("send-keys", "-t", "=claude:", "-l", f"line {number}")
         tmux("send-keys", "-t", "=claude:", "Enter")
     until(lambda: len(tmux.heard()) == 40)
-    # It writes down what it hears before it shows it.
+    # It logs its input before it shows it.
     until(lambda: tmux.screen("claude").rstrip().endswith("\nready>"))
     assert "heard 4 bytes" in say(agent, "last")
 
@@ -134,7 +134,7 @@ def test_without_bracketed_paste_only_a_short_line_is_delivered() -> None:
         agent = make(tmux)
         assert "heard 5 bytes" in say(agent, "short")
         for prompt in ("two\nlines", "x" * 4001):
-            with pytest.raises(InvalidValue, match="bracketed paste"):
+            with raises(InvalidValue, outcome="none"):
                 agent.deliver(prompt, instance(agent))
         assert tmux.heard() == [b"short"]
 
@@ -159,16 +159,16 @@ def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(
 ) -> None:
     screen = last_look(agent)
     tmux("respawn-pane", "-k", "-t", screen.pane_id, "sleep", "1000")
-    with pytest.raises(Fenced, match="another one"):
+    with raises(Fenced, outcome="none"):
         paste_late(agent, "late", screen)
     tmux("new-session", "-d", "-s", "other")
     tmux("kill-session", "-t", "=claude")
-    with pytest.raises(Fenced, match="nothing was delivered"):
+    with raises(Fenced, outcome="none"):
         paste_late(agent, "late", screen)
     assert tmux("list-buffers") == ""
 
 
-def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(
+def test_a_restarted_server_is_another_instance_though_its_ids_are_the_same(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     old, before = instance(agent), last_look(agent)
@@ -228,11 +228,8 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
         wait(screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", replace_first)
-    with pytest.raises(
-        UpstreamUnavailable, match="another program was in the pane before Enter"
-    ) as unknown:
+    with raises(UpstreamUnavailable, outcome="unknown"):
         agent.deliver("hello", instance(agent))
-    assert unknown.value.fields["outcome"] == "unknown"
     assert tmux.typed() == b"\x1b[200~hello\x1b[201~"
     assert (tmux.folder / "next.raw").read_bytes() == b""
     monkeypatch.undo()
@@ -265,12 +262,12 @@ def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost
     screen = last_look(agent)
     tmux("select-pane", "-d", "-t", "=claude:")
     assert f"`tmux -S {tmux.socket} select-pane -e -t %0`" in agent.inspect().detail
-    with pytest.raises(Fenced, match="takes no input"):
+    with raises(Fenced, outcome="none"):
         agent.deliver("hello", one)
     # Nor when it is switched off after the last look.
-    with pytest.raises(Fenced, match="takes no input"):
+    with raises(Fenced, outcome="none"):
         paste_late(agent, "hello", screen)
-    with pytest.raises(Fenced, match="takes no input"):
+    with raises(Fenced, outcome="none"):
         agent.interrupt(one)
     tmux("select-pane", "-e", "-t", "=claude:")
     agent.deliver("hello", instance(agent))
@@ -312,14 +309,14 @@ def test_a_tmux_without_such_timers_is_named_and_gets_nothing(
     assert "use 3.2 or later" in seen.detail
 
 
-def test_without_a_pattern_nothing_tells_an_end_and_the_next_prompt_waits(tmux: TmuxServer) -> None:
+def test_without_a_pattern_the_end_is_unknown_and_the_next_prompt_waits(tmux: TmuxServer) -> None:
     agent = make(tmux, ready_regex=None, settle_s=0.5)
     delivery = agent.deliver("work", instance(agent))
     answer = agent.answer(delivery, threading.Event())
     assert (answer.known, answer.code, answer.text) == (False, None, "")
     # It works, and shows that it does.
     until(lambda: "working" in tmux.screen("claude"))
-    with pytest.raises(Fenced, match="nothing was written for"):
+    with raises(Fenced, outcome="none"):
         agent.deliver("early", there(agent))
     agent.interrupt(there(agent))
     agent.deliver("later", instance(agent))
@@ -397,10 +394,8 @@ def test_an_interrupt_stops_a_busy_program_at_once(tmux: TmuxServer, agent: Tmux
     delivery = agent.deliver("work hard", instance(agent))
     until(lambda: "working" in tmux("capture-pane", "-p", "-t", "=claude:"))
     assert agent.inspect().surface is Surface.NOT_READY
-    before = time.monotonic()
     assert agent.interrupt(there(agent))
     until(lambda: b"!" in tmux.heard())
-    assert time.monotonic() - before < 5
     assert "stopped" in agent.answer(delivery, threading.Event()).text
 
 
@@ -449,17 +444,15 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
     # It has seen the screen for long enough to type, if it might.
     other._note(last_look(agent))
     until(lambda: not other._why_not_ready(last_look(other), other._agent(last_look(other))))
-    with pytest.raises(
-        Held, match=r"the gateway of helper, pid .* types into tmux session claude already"
-    ):
+    with raises(Held, agent="helper", pid=os.getpid(), session="claude"):
         other.inspect()
     for act in (lambda: other.deliver("mine", one), lambda: other.interrupt(one)):
-        with pytest.raises(Fenced, match="another gateway has it"):
+        with raises(Fenced, outcome="none"):
             act()
     say(agent, "first")
     agent.close()
     say(other, "second")
-    with pytest.raises(Held, match="the gateway of builder"):
+    with raises(Held, agent="builder"):
         agent.inspect()
     assert tmux.heard() == [b"first", b"second"]
     other.close()
@@ -476,7 +469,7 @@ def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: 
         TmuxAgent(spec, agent="builder", folder=tmux.folder, processes=Procfs()).inspect()
 
 
-def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(
+def test_the_next_gateway_gets_the_pane_and_the_previous_one_stops_typing(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     one = instance(agent)
@@ -485,7 +478,7 @@ def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_m
         pid=os.getppid(), start_ticks=Procfs().of(os.getppid()).start_ticks
     )
     assert instance(after) == one
-    with pytest.raises(Fenced, match="another gateway has it"):
+    with raises(Fenced, outcome="none"):
         agent.deliver("late", one)
     with pytest.raises(Held):
         agent.inspect()
@@ -495,7 +488,7 @@ def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_m
 
 
 @pytest.mark.parametrize("pid", ["4194305", "%(pid)s"])
-def test_the_mark_of_a_dead_gateway_keeps_nobody_out(
+def test_the_mark_of_a_dead_gateway_blocks_nobody(
     tmux: TmuxServer, agent: TmuxAgent, pid: str
 ) -> None:
     place = Procfs().here()
@@ -525,11 +518,10 @@ def test_a_stopped_server_is_not_one_without_the_session(tmux: TmuxServer) -> No
     before = instance(agent)
     tmux.stop()
     with hurried(agent):
-        with pytest.raises(UpstreamUnavailable, match="did not answer") as unknown:
+        with raises(UpstreamUnavailable, outcome="unknown"):
             agent.inspect()
-        assert unknown.value.fields["outcome"] == "unknown"
         for act in (lambda: agent.deliver("early", before), lambda: agent.interrupt(before)):
-            with pytest.raises(Fenced, match="nothing was sent"):
+            with raises(Fenced, outcome="none"):
                 act()
     tmux.go_on()
     assert instance(agent) == before
@@ -564,7 +556,7 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(
     agent = make(tmux)
     screen = last_look(agent)
     tmux.stop()
-    with hurried(agent), pytest.raises(Fenced, match="nothing was delivered"):
+    with hurried(agent), raises(Fenced, outcome="none"):
         paste_late(agent, "late", screen)
     tmux.go_on()
     say(agent, "next")
@@ -572,7 +564,7 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(
     assert tmux("list-buffers") == ""
 
 
-def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(
+def test_an_abandoned_prompt_is_not_pasted_when_the_server_continues(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tmux)

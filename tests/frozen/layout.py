@@ -31,7 +31,7 @@ _QUERIES = {
         WHERE nspname = 'holdfast' ORDER BY proname""",
     "trigger": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname",
 }
-"""What of a PostgreSQL store is shown, and how the server is asked for it."""
+"""The facts of a PostgreSQL store in the snapshots, and how they are read."""
 
 
 def tree(root: Path, leave_out: Iterable[str] = ()) -> str:

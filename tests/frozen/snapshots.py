@@ -1,4 +1,4 @@
-"""Comparing what was made with the snapshots in `data/`, and writing them anew."""
+"""Compares the output with the snapshots in `data/`, or rewrites them."""
 
 import os
 from collections.abc import Mapping

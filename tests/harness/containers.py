@@ -84,8 +84,8 @@ class Container(NamedTuple):
         return ended.stdout.strip()
 
     def pid(self, started: "subprocess.Popen[str]") -> int:
-        """The host's number of a program that was begun here, once it has said something. `unshare`
-        stands before one that has pids or a clock of its own, and ends with it.
+        """The host's pid of a program that was started here, after its first output. With its own
+        pids or clock, `unshare` is its parent, and ends with it.
         """
         return children(started.pid)[0] if self._forks else started.pid
 

@@ -1,4 +1,4 @@
-"""Asserting what an error tells a program."""
+"""Assertions about the code and fields of an error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,7 +9,7 @@ from holdfast.kernel.holder import Holder, Liveness, Place, ProcessStat, Survivo
 
 
 class Machine:
-    """A machine whose processes begin and end when the test says so."""
+    """A machine whose processes start and end when the test says so."""
 
     def __init__(self, host_id: str = "host-1") -> None:
         self.place = Place(host_id, "boot-1", 1)

@@ -1,4 +1,4 @@
-"""Ports for programs that get a fixed one, and the same again after they were killed."""
+"""Ports of this machine: a free one to keep across restarts, and data that waits at one."""
 
 import random
 import socket
@@ -16,3 +16,12 @@ def spare_port() -> int:
         with suppress(OSError), socket.create_server(("", port)):
             return port
     raise AssertionError(f"no port from {ports.start} to {ports.stop - 1} is free")
+
+
+def has_unread(port: int) -> bool:
+    """Whether a connection to a local port has data that the server has not read."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(
+        row[1].endswith(f":{port:04X}") and row[3] == "01" and not row[4].endswith(":00000000")
+        for row in rows
+    )

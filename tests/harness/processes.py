@@ -1,5 +1,5 @@
-"""What the kernel says of other processes. Of the standard library alone: the benchmark's venv has
-no more.
+"""Facts from the kernel about other processes. Uses only the standard library, as the benchmark's
+venv has no more.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 def children(pid: int) -> list[int]:
-    """The processes that its first thread has begun, and that it has not waited for."""
+    """The children that its first thread started and did not wait for."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

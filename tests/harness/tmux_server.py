@@ -1,5 +1,5 @@
-"""A real tmux for tests, in a folder of its own, so that it meets nobody else's; with a small
-program to talk to in it.
+"""A real tmux for tests, in a folder of its own, so that it meets no other; with a small program in
+it that takes input.
 """
 
 import os
@@ -56,7 +56,7 @@ class TmuxServer:
         return self("capture-pane", "-p", "-t", f"={session_name}:")
 
     def listen(self, name: str = "claude", *options: str) -> None:
-        """A new tmux session in which a program listens, and writes down what it hears."""
+        """A new tmux session with a program that logs its input."""
         words = [sys.executable, str(LISTENER), str(self._log), *options]
         self("new-session", "-d", "-s", name, "-x", "100", "-y", "30", *words)
         until(lambda: "ready>" in self.screen(name))

@@ -1,4 +1,4 @@
-"""What tests with processes of their own may ask for."""
+"""Fixtures of tests that start processes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -44,7 +44,7 @@ def write(store: SqliteStore, key: str) -> None:
 
 
 def try_write(path: str, key: str, inherited: SqliteStore | None = None) -> bool:
-    """Write by an inherited store, or by one of this process's own, and say what came of it."""
+    """Write with an inherited store, or with one of this process's own, and print the outcome."""
     try:
         store = inherited or open_store(path)
         write(store, key)
@@ -278,9 +278,7 @@ def prefork_server(path: str, workers: str, rounds: str) -> None:
 
 
 def inside_a_transaction(path: str) -> None:
-    """The child goes on in the transaction of its parent, and leaves it as one does that
-    commits.
-    """
+    """The child continues the transaction of its parent, and commits it."""
     store = open_store(path)
     parent = os.getpid()
 
@@ -321,9 +319,7 @@ def without_hooks(path: str) -> None:
 
 
 def failing_hook(path: str, error: str) -> None:
-    """What a child lets go of cannot be let go of: the program has closed its descriptors, or there
-    is no memory left.
-    """
+    """The child cannot release: the program has closed its descriptors, or no memory is left."""
     store = open_store(path)
     write(store, "before")
     inside, leave = threading.Event(), threading.Event()

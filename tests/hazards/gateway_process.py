@@ -35,8 +35,8 @@ if prompt.startswith("long"):
 time.sleep(float(prompt.partition(" ")[2] or 0))
 print("did", prompt)
 """
-"""A headless agent: writes down what it was asked for, and whether another was at work; works for
-as long as that says, and answers.
+"""A headless agent: logs its prompt, and whether another one is running; works as long as the
+prompt says, and answers.
 """
 
 
@@ -138,7 +138,7 @@ class GatewayProcess:
         return status
 
     def programs(self) -> list[int]:
-        """The processes of the agent that live, also those that have not begun their work yet."""
+        """The live processes of the agent, including those that have not started their work yet."""
         return [
             pid
             for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
@@ -153,5 +153,5 @@ class GatewayProcess:
         return os.fsencode(self.log) in words and b"serve" not in words
 
     def asked(self) -> list[str]:
-        """What the agent was asked for, in order."""
+        """The agent's prompts, in order."""
         return self.log.read_text().splitlines() if self.log.exists() else []

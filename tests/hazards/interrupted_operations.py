@@ -1,5 +1,5 @@
-"""The public operations that `interruptions` raises exceptions in, and what may be seen after one
-has failed.
+"""The public operations in which `interruptions` raises exceptions, and the states that are legal
+after a failure.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ R1 = "router-1"
 
 
 class Operation(NamedTuple):
-    """One public operation: what is there before it, what it does, what may be seen after it
-    failed, and how to go on.
+    """One public operation: the state before it, the call, the legal states after a failure, and
+    how to continue.
     """
 
     prepare: Callable[[Holdfast], Any]
@@ -69,7 +69,7 @@ def _running(hf: Holdfast) -> Any:
 
 
 def _finish_all(hf: Holdfast, _: object) -> None:
-    """A job that is there can be worked on, and nothing is left of it that cannot be."""
+    """A job that exists can be picked and completed, and nothing else of it is left."""
     for job in hf.jobs.list_jobs():
         if not job.status.ended:
             hf.jobs.cancel(job.job_id)

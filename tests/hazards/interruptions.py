@@ -64,7 +64,7 @@ class Fuse:
 
     @property
     def blown(self) -> bool:
-        """Has it raised its error?"""
+        """Whether it has raised its error."""
         return bool(self.place)
 
     def _reach(self, frame: FrameType, what: str) -> None:
@@ -289,7 +289,7 @@ def _witness(url: str) -> None:
 
 
 class Outcome(NamedTuple):
-    """What came of one exception."""
+    """The result of one exception."""
 
     operation: str
     kind: str
@@ -301,7 +301,7 @@ class Outcome(NamedTuple):
 def _try_at(
     hf: Holdfast, witness: Witness, name: str, kind: str, at: int, tried: set[str] | None
 ) -> Outcome | None:
-    """Raise at one point; None when the operation has no more."""
+    """Raise at one point; None if the operation has no more points."""
     operation = OPERATIONS[name]
     faulthandler.dump_traceback_later(_HANGS_S, exit=True)
     before = operation.prepare(hf)
@@ -313,7 +313,7 @@ def _try_at(
     except BaseException as error:
         if not fuse.blown:
             raise
-        # Not the error itself, nor what its traceback refers to: a caller lets go of both.
+        # Not the error itself, nor what its traceback refers to: a caller drops both.
         raised = repr(error)
     if not fuse.blown:
         operation.settle(hf, before)

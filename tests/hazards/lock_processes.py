@@ -36,7 +36,7 @@ STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.prove)]
 
 
 class Granted(NamedTuple):
-    """What a process tells of a grant. `key` names it in later calls, `at_s` is when it came, by
+    """A process's report of a grant. `key` names it in later calls; `at_s` is its time, by
     CLOCK_MONOTONIC.
     """
 
@@ -115,7 +115,7 @@ class Actor:
         self.hf.check_token(name, token)
 
     def lost(self, key: str) -> bool:
-        """Was the grant lost, as far as this process is told within some time?"""
+        """Whether this process is notified within some time that the grant was lost."""
         return self._grants[key].lost.wait(PATIENCE_S)
 
     def is_lost(self, key: str) -> bool:
@@ -152,7 +152,7 @@ class Actor:
             os.close(over)
 
     def use(self, names: str | Sequence[str], by: str) -> None:
-        """Take and let go, which nobody is in the way of."""
+        """Take and release a free name."""
         grant = self.hf.locks.acquire(names, by=by)
         assert self.hf.locks.release(grant)
 
@@ -272,7 +272,7 @@ class Process:
         return self.heard("done")
 
     def line_up(self, names: str | Sequence[str], *, by: str, **more: Any) -> "Process":
-        """Let it ask for what is not to be had; returns once its request stands in line."""
+        """Request a held name; return when the request is queued."""
         self.begin("acquire", names, by=by, **{"timeout_s": PATIENCE_S, **more})
         self.heard("waits")
         return self

@@ -1,4 +1,4 @@
-"""What must be true of a registry after anything that happened to it."""
+"""What must be true of a registry at any time."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def replayed(entries: list[Entry]) -> State:
         elif what in leases:
             runs = leases[what].setdefault(entry.subject, set())
             (runs.add if step == "taken" else runs.remove)(entry.data["run_id"])
-            # Those that are swept in one step are told one by one, each with the count of the end.
+            # Leases that are swept in one step have one entry each, all with the final count.
             assert step == "swept" or entry.data["count"] == len(runs)
     on_hosts, on_neighbors = (
         {key: runs for key, runs in found.items() if runs} for found in leases.values()
@@ -52,9 +52,7 @@ def entries_of(hf: Holdfast) -> list[Entry]:
 
 
 def check(hf: Holdfast) -> State:
-    """Counts equal their holders, addresses are unique, and the journal tells exactly what the
-    records show.
-    """
+    """Counts equal their holders, addresses are unique, and the journal agrees with the records."""
     state = stored(hf)
     assert replayed(entries_of(hf)) == state
     infos = hf.network.list_all_hosts()

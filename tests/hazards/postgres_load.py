@@ -59,7 +59,7 @@ class Report(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a machine tells after each round."""
+    """A machine's report after each round."""
 
     whole: bool
     errors: Counter[str]
@@ -227,7 +227,7 @@ class Peer:
 
 
 class Load:
-    """Machines at work."""
+    """Running machines."""
 
     def __init__(self, peers: Sequence[Peer]) -> None:
         self._peers = {peer.pipe: peer for peer in peers}
@@ -249,9 +249,8 @@ class Load:
                 missing[pipe] -= self._peers[pipe].hear().whole
 
     def end(self) -> list[Report]:
-        """Let the machines end their round, and return what each was told, when all have ended: a
-        transaction that one leaves open when it is killed hides from followers for a moment what
-        came after it.
+        """Let the machines finish their round, and return their reports when all have ended: an
+        open transaction of a killed machine briefly hides later entries from followers.
         """
         for peer in self._peers.values():
             peer.pipe.send("end")
@@ -301,9 +300,7 @@ class Follower:
 
 
 def check(hf: Holdfast, reports: Sequence[Report], seen: Sequence[Entry]) -> None:
-    """Nothing lost, nothing done twice, tokens only grow, and the journal tells what the records
-    show.
-    """
+    """Nothing is lost or done twice, tokens only grow, and the journal agrees with the records."""
     counts = {one.name: hf.store.get(THINGS, one.name) for one in reports}
     found = {name: row.record.rank if row else 0 for name, row in counts.items()}
     assert found == {one.name: one.counted + one.unsure for one in reports}
@@ -337,7 +334,7 @@ def _check_journal(hf: Holdfast, seen: Sequence[Entry], found: dict[str, int]) -
     while (batch := hf.store.journal(cursor)).entries:
         stored += [entry.revision for entry in batch.entries]
         cursor = batch.cursor
-    # Said apart: which of the two has more tells where to look.
+    # Asserted one by one: which of the two has more shows where to look.
     assert not (missed := set(stored) - set(revisions)), (
         f"never shown to who followed: {sorted(missed)}"
     )

@@ -27,7 +27,7 @@ def opened(root: str) -> SqliteStore:
 
 def go_on(store: SqliteStore, name: str, acknowledgements: Acknowledgements) -> None:
     for _ in range(CHANGES):
-        # What need not last is there to be lost, whenever the power goes.
+        # Volatile data is there to be lost at any power loss.
         acknowledgements.tell(loose=change(store, name, durable=False))
         acknowledgements.tell(safe=change(store, name, durable=True))
     acknowledgements.tell(safe=look(store))

@@ -1,5 +1,5 @@
-"""Who may use what is made: its owner alone whatever the umask, or a group where that is
-configured, a second user included.
+"""Who may use new files: only their owner whatever the umask, or a configured group, with a second
+user.
 """
 
 import errno
@@ -108,9 +108,11 @@ def test_with_a_group_all_is_the_groups_but_what_drives_an_agent(
         use_all_of(hf)
         root = tmp_path / "deep"
         gid = grp.getgrnam(GROUP).gr_gid
-        for name, (mode, group) in modes(root).items():
-            private = "gateways" in name and "/default/gpu" in name
-            if private:
+        found = modes(root)
+        privates = {name for name in found if "gateways" in name and "/default/gpu" in name}
+        assert privates and privates < found.keys()
+        for name, (mode, group) in found.items():
+            if name in privates:
                 assert mode == (0o700 if is_folder(root, name) else 0o600), name
             else:
                 assert (oct(mode), group) == (

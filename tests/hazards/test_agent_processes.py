@@ -1,5 +1,5 @@
-"""Agents by real processes that race, are killed or stopped: of one id, one generation at a time,
-and the loser is told.
+"""Agents of real processes that race, are killed or stopped: an id has one generation at a time,
+and the loser is notified.
 """
 
 import multiprocessing
@@ -67,7 +67,7 @@ def _race(url: str, barrier: Barrier, outcomes: Any) -> None:
 
 
 def race(url: str) -> list[tuple[str, str, str | None]]:
-    """What became of so many processes that publish one id at once."""
+    """The outcomes of a number of processes that publish one id at once."""
     context = multiprocessing.get_context("fork")
     barrier, outcomes = context.Barrier(PROCESSES), context.Queue()
     workers = [
@@ -82,7 +82,7 @@ def race(url: str) -> list[tuple[str, str, str | None]]:
 
 
 @pytest.mark.prove
-def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str) -> None:
+def test_one_of_sixteen_publishers_of_an_id_wins(hf: Holdfast, url: str) -> None:
     first = publish(hf, lease_s=0.001)
     while hf.agents.resolve("gpu").record is not None:
         continue
@@ -104,7 +104,7 @@ def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str)
     ]
 
 
-def test_a_killed_publisher_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, url: str) -> None:
+def test_a_killed_publisher_is_dead_though_nobody_reaped_it(hf: Holdfast, url: str) -> None:
     sleeper = os.fork()
     if not sleeper:
         signal.pause()
@@ -203,7 +203,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
         second = publish(bench.hf)
         for one in (pid, process.pid):
             os.kill(one, signal.SIGCONT)
-        # Until it says so: the end of its input would end it as well.
+        # Until it reports: the end of its input would end it as well.
         assert "another generation's by now" in remark(process)
         assert end(process)[0] == 4
         assert bench.hf.agents.get(GPU) == second
@@ -218,17 +218,17 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
 
 @pytest.mark.prove
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(
+def test_a_restarted_tmux_session_of_the_same_name_is_no_proof_of_death(
     tmp_path: Path, kind: str
 ) -> None:
-    """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator
-    says so: never a guess.
+    """A tmux session that was replaced by hand blocks the id until the lease ends, or an operator
+    takes it over: nothing is guessed.
     """
     with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         first = bench.start_agent("gpu")
         assert first.holder is not None
-        # A server that has just lost its last session ends, and with it whatever is begun in that
-        # moment.
+        # A server that has just lost its last session ends, together with anything that is started
+        # at that moment.
         bench.tmux("new-session", "-d", "-s", "keeps-the-server")
         bench.kill(first, bench.tmux.pane_pid("HOLDFAST-gpu"))
         until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())

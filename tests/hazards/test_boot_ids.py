@@ -89,7 +89,7 @@ def test_the_marks_of_a_killed_process_are_gone_and_those_of_its_forked_child_st
     os.waitpid(parent, 0)
     assert host.boot_in_use("boot-2")
     os.kill(child, signal.SIGKILL)
-    # Nothing tells when the kernel has closed the last of its descriptors.
+    # No event reports that the kernel has closed the last of its descriptors.
     until(lambda: not host.boot_in_use("boot-2"))
     os.close(ready_r)
     host.close()

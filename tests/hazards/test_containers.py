@@ -19,15 +19,18 @@ import os, sys
 import holdfast
 from holdfast.kernel.errors import HoldfastError
 hf = holdfast.connect(sys.argv[1])
-def try_lock(by, timeout_s=0.2):
+def try_lock(by, timeout_s):
     try:
         return hf.locks.acquire("router-1", by=by, timeout_s=timeout_s)
     except HoldfastError as error:
         return None
 """
 
-HOLDS = CONNECT + "print('holds' if try_lock('first') else 'refused', flush=True); input()"
-TAKES = CONNECT + "print('holds' if try_lock('second') else 'refused')"
+HOLDS = (
+    CONNECT
+    + f"print('holds' if try_lock('first', {PATIENCE_S}) else 'refused', flush=True); input()"
+)
+TAKES = CONNECT + "print('holds' if try_lock('second', float(sys.argv[2])) else 'refused')"
 WAITS = (
     CONNECT
     + "print('waits', flush=True); print('holds' if try_lock('next', float(sys.argv[2])) else "
@@ -106,8 +109,8 @@ def test_a_lock_is_held_once_whatever_the_boot_ids(
         assert _line(holder) == "holds"
         there = _lock_files(tmp_path)
         assert len(there) == 1
-        assert second.run(TAKES, url) == "refused"
-        assert first.run(TAKES, url) == "refused"
+        assert second.run(TAKES, url, 0.2) == "refused"
+        assert first.run(TAKES, url, 0.2) == "refused"
         assert _lock_files(tmp_path) == there
         _end(holder)
 
@@ -155,16 +158,14 @@ def test_processes_of_one_boot_share_the_volatile_file_and_the_next_boot_begins_
         (name,) = _lock_files(tmp_path)
         assert Procfs().boot_id() in name
     # As after a reboot: nobody uses the file.
-    assert container.run(TAKES, url) == "holds"
+    assert container.run(TAKES, url, PATIENCE_S) == "holds"
     (name,) = _lock_files(tmp_path)
     assert container.boot_id is not None
     assert container.boot_id.read_text().strip() in name
 
 
 def test_a_crowd_of_many_boot_ids_takes_turns(tmp_path: Path, url: str) -> None:
-    """All begin at once, on a store that nobody has used: whoever is first decides on the file, and
-    the others take it.
-    """
+    """All start at once on an unused store: the first one chooses the file, and the others use it."""
     (tmp_path / "count").write_text("0")
     turns = 6
     crowd = [

@@ -1,5 +1,5 @@
-"""Damaged, unwritable, linked and hand-edited files: told, restored where it can be, and never
-hiding what is sound.
+"""Damaged, unwritable, linked and hand-edited files: each is reported, restored if possible, and
+hides no sound record.
 """
 
 import errno
@@ -210,7 +210,7 @@ def test_a_missing_folder_is_reported_until_it_is_back(root: Path, store: FilesS
 def test_a_file_that_is_just_being_saved_is_not_taken_for_damaged(
     root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
-    """An editor that writes in place, or removes and writes anew, is met in the middle."""
+    """A reader meets an editor that writes in place, or removes and rewrites, in the middle."""
     put(store, HOSTS, "a")
     put(store, HOSTS, "b")
     path = root / "lab" / "hosts.json"
@@ -313,7 +313,7 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
     assert secret.read_text() == '{"ip": "secret"}' and os.listdir(outside) == ["record.json"]
 
 
-def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(
+def test_a_folder_in_place_of_a_record_cannot_be_deleted_and_blocks_nothing(
     root: Path, store: FilesStore
 ) -> None:
     put(store, CARDS, "a")
@@ -452,8 +452,8 @@ def test_an_error_that_stays_before_the_commit_changes_nothing(
 def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change is made and durable, so the call says so; the files follow when the disk works
-    again.
+    """The change is made and durable, and the call reports that; the files follow when the disk
+    works again.
     """
     put(store, HOSTS, "a")
     monkeypatch.setattr(disk, "os", _Failing("rename", 1000, errno.EIO))
@@ -653,7 +653,7 @@ def test_after_a_restore_the_version_before_is_that_before_the_restore(
 def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy(
     root: Path, store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock timeout is an OSError too: told as one of the disk's, it sent its reader to look at a
+    """A lock timeout is an OSError too. Reported as an error of the disk, it sent its reader to a
     sound backup.
     """
     put(store, HOSTS, "a")

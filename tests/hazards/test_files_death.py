@@ -1,5 +1,5 @@
-"""Processes at a files store, killed at every point or stopped: all files or none, and nobody waits
-for the dead.
+"""Processes at a files store, killed at every point or stopped: all files change or none, and
+nobody waits for a dead one.
 """
 
 import json

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from tests.harness.disk import mounted
+from tests.harness.ports import has_unread
 from tests.harness.processes import state_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.harness.tmux_server import TmuxServer, delivered
@@ -114,7 +114,7 @@ def test_events_that_did_not_fit_are_written_whole_or_not_at_all(
     assert folder.events.read_bytes() == b"1\n22\n333\n"
 
 
-def test_of_several_gateways_started_at_once_one_serves(gate: GatewayProcess) -> None:
+def test_one_of_several_gateways_started_at_once_serves(gate: GatewayProcess) -> None:
     for _ in range(2):
         several = [GatewayProcess(gate.folder) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
@@ -155,7 +155,7 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
     listener.start()
     try:
         while not listening.is_set():
-            # Without an id a stream begins with now, and nothing tells when that is.
+            # Without an id a stream starts now, and no event reports when that is.
             gate.client.prompt("hello", wait_s=PATIENCE_S)
         for turn in range(3):
             for number in range(4):
@@ -232,7 +232,7 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
     assert tmux.heard() == []
     assert client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
     if action == "replay":
-        # It comes to the same point once more, and is let go on.
+        # It reaches the same point once more, and is continued.
         until(lambda: state_of(pid) == "T")
         attached.process.send_signal(signal.SIGCONT)
     done = client.request(old, wait_s=PATIENCE_S)
@@ -248,15 +248,15 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
 ) -> None:
     gate.start(stops_at="gateway.delivery.after")
     assert gate.process is not None
-    pid = gate.process.pid
+    pid, instance = gate.process.pid, gate.client.folder.instance()
+    assert instance is not None
     with ThreadPoolExecutor(2) as pool:
         # It may stand still before it has answered.
         asking = pool.submit(gate.client.prompt, "long")
         until(lambda: state_of(pid) == "T")
         interrupting = pool.submit(gate.client.interrupt, wait_s=PATIENCE_S)
-        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads. No
-        # event reports that a request lies in the socket of a stopped process.
-        time.sleep(0.3)
+        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads.
+        until(lambda: has_unread(instance.port))
         gate.process.send_signal(signal.SIGCONT)
         done, long = interrupting.result(PATIENCE_S), str(asking.result(PATIENCE_S)["request_id"])
     assert done["state"] == "completed"

@@ -1,6 +1,4 @@
-"""A gateway killed at every single point between the acceptance of a request and its end, in
-whichever thread it lies.
-"""
+"""A gateway killed at every point between the acceptance of a request and its end, in any thread."""
 
 import signal
 import subprocess
@@ -55,7 +53,7 @@ def test_killed_at_every_point_from_acceptance_to_end(
 
 
 def _killed(url: str, folder: Path, points: Sequence[object]) -> dict[str, int]:
-    """Kill it at each of these points, look at what is left, and say how each ended."""
+    """Kill it at each of these points, check what is left, and return each outcome."""
     named = [str(point) for point in points]
     subprocess.run(
         [sys.executable, "-m", "tests.hazards.gateway_victim", url, str(folder), *named], check=True

@@ -1,5 +1,5 @@
-"""Holders that are killed, stopped or forked: a count is always that of the holders that live, and
-none leaks.
+"""Holders that are killed, stopped or forked: a count is always that of the live holders, and none
+leaks.
 """
 
 import multiprocessing
@@ -56,7 +56,7 @@ def stored(hf: Holdfast) -> dict[str, set[str]]:
     return {row.key: {hold.by for hold in row.record.holds} for row in rows}
 
 
-def test_a_killed_holder_counts_no_more_and_is_swept(hf: Holdfast, url: str) -> None:
+def test_a_killed_holder_does_not_count_and_is_swept(hf: Holdfast, url: str) -> None:
     child = Child(lambda: take(url, "s", "t", by="child"))
     assert hf.holds.take("s", by="parent") == 2
     assert names(hf.holds, "s") == ["child", "parent"]
@@ -73,10 +73,10 @@ def test_a_killed_holder_counts_no_more_and_is_swept(hf: Holdfast, url: str) -> 
     assert swept == ["s", "t"]
 
 
-def test_a_killed_holder_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, url: str) -> None:
+def test_a_killed_holder_is_dead_though_nobody_reaped_it(hf: Holdfast, url: str) -> None:
     child = Child(lambda: take(url, "s", by="child"))
     os.kill(child.pid, signal.SIGKILL)
-    # A zombie: its parent has not asked what became of it, but nothing of it runs.
+    # A zombie: its parent has not waited for it, but nothing of it runs.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert names(hf.holds) == []
     child.kill()

@@ -73,7 +73,7 @@ def test_an_exception_at_any_point_leaves_nothing_behind(
 
 @pytest.mark.prove
 @pytest.mark.parametrize("url", ["sqlite", "files"], indirect=True)
-def test_ctrl_c_again_and_again_shuts_nobody_out(url: str) -> None:
+def test_repeated_ctrl_c_leaves_the_gate_open(url: str) -> None:
     assert len(storm(url, processes=3, interrupts=150)) == 3
     with (
         holdfast.connect(url) as hf,

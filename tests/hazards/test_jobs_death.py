@@ -124,7 +124,7 @@ def test_the_job_of_a_machine_that_vanished_is_done_by_another(
         assert far.wait() == -signal.SIGKILL
         far.stdout.close()
         last = hf.jobs.peek(job.job_id)
-        # It is woken by nobody: the machine just gives no more signs.
+        # Nothing wakes it: the machine only stops its heartbeats.
         second = hf.jobs.pick_pending(LABEL, wait_s=PATIENCE_S, holder=hf.processes.current())
         assert second is not None and last is not None
         assert (second.job_id, second.attempt, second.deaths, second.error_code) == (

@@ -1,4 +1,4 @@
-"""Threads that come to listen to one topic, and leave it, at the same moment."""
+"""Threads that start and stop listening to one topic at the same moment."""
 
 import os
 import threading
@@ -51,8 +51,8 @@ def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(
 def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_for_dead(
     tmp_path: Path,
 ) -> None:
-    """It has listed the topic's folder, and finds the link gone. The listener hears something else
-    by now.
+    """It has listed the topic's folder, and finds the link gone. The listener listens to another
+    topic by now.
     """
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     listed = os.listdir

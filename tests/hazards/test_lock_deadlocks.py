@@ -1,4 +1,4 @@
-"""Deadlocks among real processes: one gets the error, with the cycle, and the others go on."""
+"""Deadlocks among real processes: one gets the error with the cycle, and the others continue."""
 
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -28,7 +28,7 @@ def test_crossed_locks(crowd: Crowd) -> None:
     assert (
         caught.value.fields["cycle"] == "two waits for a, held by one; one waits for b, held by two"
     )
-    # What it held it holds still, and the other goes on when it lets go.
+    # It keeps what it holds, and the other continues when it releases.
     two.check(held.key)
     assert two.release(held.key)
     assert one.result().names == ("b",)
@@ -86,7 +86,7 @@ def test_a_cycle_of_three(crowd: Crowd) -> None:
     processes[0].result()
 
 
-def test_a_cycle_through_a_look(crowd: Crowd) -> None:
+def test_a_cycle_through_a_wait_that_takes_nothing(crowd: Crowd) -> None:
     one, two = crowd.processes(2)
     one.acquire("a", by="one")
     held = two.acquire("b", by="two")

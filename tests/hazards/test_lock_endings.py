@@ -1,5 +1,5 @@
-"""How processes end, fork and are interrupted while they hold or wait, and what becomes of the
-store meanwhile.
+"""How processes end, fork and are interrupted while they hold or wait, and what happens to the
+store.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ def _fork(actor: Actor, work: str, key: str) -> dict[str, Any]:
 
 
 def _releases(actor: Actor, key: str) -> dict[str, Any]:
-    """A child that lets go of what it believes to hold."""
+    """A child that releases what it seems to hold."""
     return {"released": actor._grants[key].release()}
 
 
@@ -106,7 +106,7 @@ def _actors_can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("work", ["releases", "leaves", "closes"])
-def test_a_forked_child_does_not_let_go_of_what_its_parent_holds(crowd: Crowd, work: str) -> None:
+def test_a_forked_child_does_not_release_what_its_parent_holds(crowd: Crowd, work: str) -> None:
     parent, other = crowd.processes(2)
     held = parent.acquire("a", by="parent")
     found = parent.fork(work, held.key)
@@ -173,7 +173,7 @@ sys.stdin.readline()
     "end",
     ["sys.exit(3)", "raise KeyError('its own')", "hf.close()", "pass", "import os; os.abort()"],
 )
-def test_a_program_that_ends_without_letting_go_frees_by_its_end(crowd: Crowd, end: str) -> None:
+def test_a_program_that_ends_without_a_release_frees_its_locks(crowd: Crowd, end: str) -> None:
     script = _PROGRAM.format(end=end)
     waiter = crowd.process()
     with subprocess.Popen(
@@ -340,8 +340,8 @@ def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
 def test_a_time_limit_holds_though_the_store_does_not_answer(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A writer that stands still inside the gate keeps everybody out; whoever gave it a second is
-    told after that.
+    """A writer that is stopped inside the gate blocks everybody; a request with a limit of one
+    second fails after that.
     """
     with crowd_on("sqlite", tmp_path, request) as crowd:
         stuck, other = crowd.processes(2)

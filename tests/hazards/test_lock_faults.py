@@ -1,8 +1,6 @@
-"""kill -9 at every fault point of what the locks do: nothing is stuck, nothing is held twice, and
-the table drains.
-
-Each step is done by a process that is killed at its first fault point, then by one that is killed
-at its second, and so on until one gets through. Then others must be able to go on.
+"""kill -9 at every fault point of the locks: nothing is stuck, nothing is held twice, and the table
+drains. Each step runs in a process that is killed at its first fault point, then in one that is
+killed at its second, and so on until one finishes. Then others must be able to continue.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,7 +72,7 @@ def at_every_point(crowd: Crowd, folder: Path, others: int, step: Callable[[Step
     raise AssertionError(f"more than {POINTS_MAX} points")
 
 
-def test_taking_and_letting_go_of_what_is_free(crowd: Crowd, tmp_path: Path) -> None:
+def test_taking_and_releasing_a_free_name(crowd: Crowd, tmp_path: Path) -> None:
     assert (
         at_every_point(crowd, tmp_path, 1, lambda step: step.killed("use", ["a", "b"], by="victim"))
         >= 6
@@ -142,7 +140,7 @@ def test_handing_over(crowd: Crowd, tmp_path: Path) -> None:
     assert at_every_point(crowd, tmp_path, 2, step) >= 8
 
 
-def test_letting_go_of_a_part(crowd: Crowd, tmp_path: Path) -> None:
+def test_releasing_a_part(crowd: Crowd, tmp_path: Path) -> None:
     def step(doing: Step) -> bool:
         one, two = doing.others
         doing.victim.acquire(["a", "b"], by="victim")
@@ -176,7 +174,7 @@ def test_taking_over_from_the_dead(crowd: Crowd, tmp_path: Path) -> None:
     assert at_every_point(crowd, tmp_path, 1, step) >= 20
 
 
-def test_one_that_looks_killed_before_it_reads_its_answer_leaves_none(crowd: Crowd) -> None:
+def test_a_waiter_killed_before_it_reads_its_answer_leaves_none(crowd: Crowd) -> None:
     holder, victim, last = crowd.processes(3)
     held = holder.acquire("a", by="holder")
     victim.look("a", by="victim")
@@ -244,8 +242,8 @@ def test_kicking(crowd: Crowd, tmp_path: Path) -> None:
 
 
 def test_a_wake_up_whose_sender_was_killed_before_sending_it(crowd: Crowd) -> None:
-    """The one that hands over is not the one that is watched: its death wakes nobody, and the
-    waiter looks by itself.
+    """The process that hands over is not the one that is watched: its death wakes nobody, and the
+    waiter rechecks by itself.
     """
     holder, kicker, waiter = crowd.processes(3)
     holder.acquire("a", by="holder")

@@ -1,6 +1,4 @@
-"""Leases in the real world: a holder that stands still, a machine that vanishes, a clock that is
-stepped.
-"""
+"""Leases in practice: a stopped holder, a machine that vanishes, a clock that is set."""
 
 import os
 import time
@@ -316,9 +314,7 @@ def test_waiting_does_not_depend_on_the_wall_clock(
 
 @pytest.fixture
 def database_clock(machines: Crowd, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the database's clock forward by so many seconds, for every process that is begun from
-    now on.
-    """
+    """Sets the database's clock forward, for every process that starts from now on."""
     with psycopg.connect(machines.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE public.set_forward (by interval)")
         connection.execute("INSERT INTO public.set_forward VALUES ('0')")
@@ -354,7 +350,7 @@ def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
     late = machines.process(host="third")
     assert not late.try_acquire("a", by="late")
     far.check(held.key)
-    # A time to live that was asked for is as long as it was before.
+    # A requested TTL is as long as before.
     database_clock(3700)
     assert not late.try_acquire("b", by="late")
     assert not machines.process(host="fourth").try_acquire("b", by="fourth")

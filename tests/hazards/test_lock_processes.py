@@ -1,8 +1,5 @@
-"""Locks among real processes that are killed: the next waiter goes on, and nothing stays held or in
-line.
-
-The processes themselves are here too, for the other tests of locks: each does what it is sent, one
-call after the other, in its main thread, and tells how far it is.
+"""Locks among real processes that are killed: the next waiter continues, and nothing stays held or
+queued.
 """
 
 import random
@@ -84,7 +81,7 @@ def test_a_killed_sharer_is_one_less(crowd: Crowd) -> None:
     granted = second.acquire("a", by="second", mode="shared")
     waiter.line_up("a", by="waiter")
     first.kill()
-    # The waiter looks when the first dies, and must not mistake it for the second.
+    # The waiter checks when the first dies, and must not take the second for it.
     waiter.heard("waits")
     assert crowd.holders("a") == ["second"]
     assert second.release(granted.key)
@@ -202,7 +199,7 @@ def test_crossed_locks_of_which_one_side_was_killed(crowd: Crowd) -> None:
     assert one.acquire("b", by="one").names == ("b",)
 
 
-def test_a_job_begun_again_after_its_process_was_killed_holds_for_itself(crowd: Crowd) -> None:
+def test_a_job_restarted_after_a_kill_holds_for_itself(crowd: Crowd) -> None:
     """The same job in a new process must not build on the grant of the dead one, which anybody may
     take over.
     """
@@ -242,7 +239,7 @@ def test_another_process_with_the_pid_of_the_holder_is_not_the_holder(crowd: Cro
 
 @pytest.mark.prove
 def test_killed_at_random_moments_under_load(crowd: Crowd, tmp_path: Path) -> None:
-    """Never two at once, and at the end everything is to be had again."""
+    """Never two holders at once, and at the end everything is free again."""
     names = [f"r{number}" for number in range(3)]
     chosen = random.Random(7)
     running: list[Process] = []

@@ -60,7 +60,7 @@ def url_in(lab: Path, kind: str) -> str:
 
 
 def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
-    """All that makes, writes and reads files. Each part goes on when another was refused."""
+    """Everything that creates, writes and reads files. Each part runs even if another was refused."""
     log = hf.job_log
     assert log is not None
     jobs = [job.job_id for job in hf.jobs.list_jobs()]
@@ -95,7 +95,7 @@ def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
             )
 
     yield lambda: hf.jobs.register_job("sort it", agent="agent", agent_session="s")
-    # A job that was there: its log goes on.
+    # An existing job: its log continues.
     yield lambda: hf.jobs.pick_pending("s")
     yield lambda: print(log.catch_up(hf.log, hf.jobs.peek) or "")
     yield from (
@@ -154,7 +154,7 @@ class Canary:
         self.folder = folder
         folder.mkdir(mode=0o700)
         (folder / "inside").mkdir(mode=0o700)
-        # Whatever is looked for behind a linked folder is there.
+        # Everything behind a linked folder exists.
         for name, content in (
             ("secret", SECRET),
             ("empty", b""),
@@ -309,7 +309,7 @@ _LONG = {"dangling symlink", "symlink to an empty file", "folder"}
     "what", [pytest.param(what, marks=[pytest.mark.exhaustive] * (what in _LONG)) for what in FILES]
 )
 @pytest.mark.parametrize("kind", STORES)
-def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(
+def test_root_does_not_follow_what_a_member_puts_in_place_of_a_file(
     lab: Path, kind: str, what: str
 ) -> None:
     _, files, _ = used_store(lab, kind)
@@ -325,7 +325,7 @@ def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(
 
 @needs_root
 @pytest.mark.parametrize("kind", STORES)
-def test_a_link_in_the_place_of_a_folder_leads_root_nowhere(lab: Path, kind: str) -> None:
+def test_root_does_not_follow_a_link_in_place_of_a_folder(lab: Path, kind: str) -> None:
     _, files, folders = used_store(lab, kind)
     subprocess_copy(lab / "shared", lab / "kept")
 

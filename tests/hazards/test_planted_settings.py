@@ -64,7 +64,7 @@ def test_anothers_is_refused_and_the_message_says_how_to_allow_it(
     assert load_settings().namespace == "default"
 
 
-def test_one_that_everybody_may_write_is_refused_and_one_of_a_group_is_not(above: Path) -> None:
+def test_a_world_writable_file_is_refused_and_a_group_writable_one_is_not(above: Path) -> None:
     above.chmod(0o664)
     assert load_settings().namespace == "planted"
     above.chmod(0o666)

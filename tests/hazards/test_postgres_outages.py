@@ -71,7 +71,8 @@ def test_watchers_and_workers_wait_until_the_server_is_back(server: Server, tmp_
         )
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
-        # Each has been seen at work, since a process that starts while the server is away gets an error and ends.
+        # Each was seen to run, since a process that starts while the server is down gets an error
+        # and ends.
         assert (worker.stdout.readline(), quiet.stdout.readline()) == ("fine\n", "fine\n")
         # And has nothing left to do, not even to write down: what an outage keeps from the audit
         # log is reported, quiet or not.
@@ -142,5 +143,5 @@ def test_connections_cut_before_at_and_after_their_commit(server: Server) -> Non
             reported = machines.end()
     with holdfast.connect(url) as hf:
         check(hf, reported, follower.seen)
-    # Every cut could be looked up, so that nobody was told of any.
+    # Every cut could be looked up, so that nobody got an error.
     assert not [one.errors for one in reported if one.errors]

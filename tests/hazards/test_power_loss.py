@@ -27,7 +27,7 @@ def _tracer() -> None:
 
 
 def assert_meets_every_danger(trace: Trace) -> None:
-    """A run that never began a log anew, deleted one or shared a sync would prove nothing."""
+    """A run that never reset a log, deleted one or shared a sync would prove nothing."""
     logs = {number for number, name in trace.names.items() if name == LOG}
     written = [op for op in trace.operations if isinstance(op, Written)]
     beginnings = Counter(op.file for op in written if op.file in logs and op.offset == 0)
@@ -82,8 +82,8 @@ def lost(report: Report) -> list[str]:
 
 @pytest.mark.prove
 def test_what_was_acknowledged_survives_a_power_loss_at_any_instant(tmp_path: Path) -> None:
-    # One that is alone for so many begins its log anew twice; among several that is a matter of
-    # luck.
+    # A process that is alone for so many changes resets its log twice; with several it is a matter
+    # of luck.
     trace, check = run(tmp_path, "nothing", rounds=4, changes=24, alone=18)
     assert_meets_every_danger(trace)
     report = examine(trace, check, states=STATES, seed=SEED)

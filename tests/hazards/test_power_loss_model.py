@@ -107,7 +107,7 @@ def test_a_file_is_made_once_though_another_opens_it_before_that_is_written_down
     assert len({op.file for op in found.operations if isinstance(op, Written)}) == 1
 
 
-def test_what_nobody_has_begun_to_make_cannot_be_opened() -> None:
+def test_opening_a_file_that_nobody_made_is_an_error() -> None:
     with pytest.raises(TraceError, match="nobody had made it"):
         read(opened("a", 3, flags="O_RDONLY"), f"1  mkdirat({at(9, '')}, {h('a')}, 0700) = 0")
 

@@ -92,7 +92,7 @@ def test_a_transaction_over_several_records_killed_at_every_point(
         mine = _open(path)
         _step(mine, value + 1, spaces)
 
-    # The child also opens the store, which reaches no point of its own once its tables are there.
+    # The child also opens the store, which reaches no point of its own once its tables exist.
     for at in range(len(points) + 1):
         killed = dies_at(work, at)
         assert killed == (at < len(points))
@@ -191,7 +191,7 @@ def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:
 
 
 def _advance(store: Store) -> None:
-    """One step from whatever is there, read in the same transaction."""
+    """One step from the current state, read in the same transaction."""
 
     def body(tx: Tx) -> None:
         row = tx.get(THINGS, "a")

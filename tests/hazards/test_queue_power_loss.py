@@ -27,9 +27,7 @@ SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 
 
 class HistoryCheck:
-    """Looks at the queue as after a reboot: is that look explained by the calls and answers
-    before?
-    """
+    """Checks the queue as after a reboot: do the calls and answers before explain its state?"""
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
         before = parsed(line for message in acknowledged for line in message.splitlines())

@@ -166,7 +166,7 @@ def test_it_waits_for_us_and_sees_what_we_wrote(folder: Path) -> None:
 @pytest.mark.parametrize(
     "change", ["register", "status", "cancel", "requeue", "next_seq", "pick", "remove", "restore"]
 )
-def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) -> None:
+def test_every_change_takes_the_lock(folder: Path, tmp_path: Path, change: str) -> None:
     first, second = registered(folder, 2)
     seen: list[bool] = []
     with connected(folder) as hf:
@@ -223,7 +223,7 @@ def test_when_it_keeps_the_lock_we_say_so_in_time_and_name_file_and_process(fold
         assert on_disk(folder) == before
         # What lies in other files does not wait for it, nor do other changes behind ours.
         hf.network.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
-        # A process that is killed has its lock no more.
+        # A killed process has lost its lock.
         other.end()
         assert hf.jobs.pick_pending(LABEL) is not None
 
@@ -272,7 +272,7 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_changed(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_lock_that_may_only_be_read_is_enough_and_one_that_was_replaced_counts_anew(
+def test_a_read_only_lock_file_is_enough_and_a_replaced_one_is_taken_again(
     folder: Path,
 ) -> None:
     registered(folder, 3)
@@ -321,9 +321,9 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
 def test_a_killed_claim_does_not_take_the_job_from_its_next_worker(
     folder: Path,
 ) -> None:
-    """The claim is committed, its file is not written, and the lock went with the process: the
-    other program sees a pending job and takes it. Then that is the truth, also for whoever finishes
-    what the dead one left.
+    """The claim is committed, its file is not written, and the lock ended with the process. The
+    other program sees a pending job and takes it. That claim is then valid, also for a process that
+    finishes the dead one's work.
     """
     (job_id,) = registered(folder, 1)
 
@@ -384,7 +384,7 @@ def test_no_file_of_another_program_looks_like_one_that_we_have_just_written(
     assert len(times) == 500
 
 
-def test_a_mended_or_removed_record_of_workflows_has_their_lock_too(tmp_path: Path) -> None:
+def test_repairing_or_removing_a_workflow_record_takes_their_lock(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with holdfast.connect(f"files:{folder}") as hf:
         hf.workflows.register("train", "llama")

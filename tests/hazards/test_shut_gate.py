@@ -1,5 +1,5 @@
-"""A writer that is stopped inside a transaction shuts the gate. Who waits there waits as long as it
-was told, leaves nothing behind, and goes on when the gate opens.
+"""A writer that is stopped inside a transaction shuts the gate. A waiter there waits as long as its
+limit, leaves nothing behind, and continues when the gate opens.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Gates:
             try:
                 return call(*arguments, timeout_s=timeout_s, **more)
             except LockTimeout:
-                # Only those that waited count: most of what is asked is answered at once.
+                # Only calls that waited count: most are answered at once.
                 if threading.current_thread() is self._thread:
                     self.asked_s.append(timeout_s)
                 self._refusals += 1
@@ -193,8 +193,7 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(
             return steady.for_retention(other.store.now()) is not None
 
         with StoppedInside(url, "jobs"):
-            # It compares the clocks all the same. An answer that took long says nothing, and is
-            # asked for again.
+            # It compares the clocks nevertheless. A slow answer proves nothing, and it asks again.
             until(compared)
         assert sum(gates.asked_s) <= 0.1, gates.asked_s
 
@@ -232,7 +231,7 @@ def test_a_waiter_at_a_closed_gate_fails_at_once(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         gate.run(lambda: None, 600.0)
     flock(other, LOCK_UN)
-    # The thread gets its turn, does nothing with it, and lets go of the file.
+    # The thread gets its turn, does nothing with it, and releases the file.
     until(lambda: gate._fd < 0)
     flock(other, LOCK_EX | LOCK_NB)
     os.close(other)

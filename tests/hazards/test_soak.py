@@ -114,10 +114,10 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
             "a worker that lives lost|was claimed twice",
         ),
         # By the last look: what was killed is not cleared.
-        ("kept_holds", ["counter"], "holds of nobody are left"),
+        ("kept_holds", ["counter"], "holds of dead processes are left"),
         # By the last look: the journal does not tell what the records show.
-        ("missing_journal", ["counter"], "the journal tells of holds that are not there"),
-        # By the last look, of what a server answered: its clients are told of what is not there.
+        ("missing_journal", ["counter"], "the journal has holds that do not exist"),
+        # By the final check, from a server's answer: its clients know of a job that does not exist.
         ("lost_job", ["caller", "worker"], "a registered job is lost: caller"),
         # By the first process of a tree: one of the tree before it lives.
         ("no_tree", ["lock_tree"], "two trees have tree-"),
@@ -134,7 +134,7 @@ def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> N
     done = next((soak for soak in soaks if soak.status), None)
     assert done is not None and done.status == 1 and done.counts["violations"] >= 1
     assert re.search(found, done.said), done.said
-    [left] = re.findall("what it left is in (.*)", done.said)
+    [left] = re.findall("its files are in (.*)", done.said)
     # Trees of a planted fault may still be writing there as they end.
     until(lambda: _is_removed(left))
 
@@ -240,7 +240,7 @@ def test_a_board_counts_for_all_and_each_part_is_played(tmp_path: Path) -> None:
     assert {part.name for part, _ in cast(0.1, ["locker", "watcher"])} == {"locker", "watcher"}
 
 
-def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
+def test_a_tally_counts_the_events_of_each_kind() -> None:
     tally = Tally()
     for kind, what in [("server", "kills"), ("server", "restarts"), ("worker", "kills")]:
         tally.add(kind, what)
@@ -262,7 +262,7 @@ def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
     [
         (200, {}, False),
         (409, {}, False),
-        # It waited for a lock in vain, and that is the answer.
+        # It timed out waiting for a lock, and that is the answer.
         (504, {"by": "somebody"}, False),
         (504, {"outcome": "none"}, True),
         (503, {"outcome": "none"}, True),

@@ -58,7 +58,7 @@ def test_the_log_stops_growing_and_shrinks_again(
                 and str(reader.pid) in found.says
                 and "kill -CONT" in found.fix
             )
-            # Who only looks is not refused.
+            # A reader is not refused.
             assert len(hf.jobs.list_jobs(limit=10_000)) == len(accepted)
             reader.go_on()
         for _ in range(200):

@@ -30,8 +30,7 @@ from tests.harness.timeouts import PATIENCE_S, until
 READERS = 8
 
 _KEPT: list[object] = []
-"""Swaps of a child that has not left their block: one that nothing refers to lets go of its lock.
-"""
+"""Swaps of a child that did not leave their block: one without references releases its lock."""
 
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
@@ -62,7 +61,7 @@ def signals_of(hf: Holdfast) -> list[str]:
 
 
 def mirrored(hf: Holdfast) -> Counter[str]:
-    """What the swap log tells; in plain files what its file tells, each line of which must be there
+    """The events of the swap log; for plain files those in its file, where each line must occur
     once.
     """
     if hf.store.kind != "files":
@@ -123,7 +122,7 @@ def killed_at(url: str, work: Callable[[Holdfast, str], None], recipe: str, poin
 
 
 def looked_at_once(readers: list[Holdfast]) -> None:
-    """All look at the same moment; nobody sees a swap."""
+    """All check at the same moment; nobody sees a swap."""
     barrier = threading.Barrier(len(readers))
     seen: list[object] = []
 
@@ -144,7 +143,7 @@ def looked_at_once(readers: list[Holdfast]) -> None:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("work", [complete, fail, give_up])
-def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
+def test_a_swapper_killed_at_any_step_blocks_nobody_and_is_cleared_once(
     hf: Holdfast, url: str, work: Callable[[Holdfast, str], None]
 ) -> None:
     if work is give_up:
@@ -168,7 +167,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             if reported["swap_completed"]:
                 loaded = LoadedNow(f"r{point}", None)
             elif reported and hf.workflows.swap_log()[-1].data.get("unknown"):
-                # It had begun to load, and nobody saw that end well.
+                # It had started to load, and nobody saw the load succeed.
                 loaded = LoadedNow(None, f"r{point}")
             assert LoadedNow.of(hf) == loaded, f"at point {point}"
             loads += reported["orphan_marker_cleared"] and loaded.unknown == f"r{point}"
@@ -183,7 +182,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
         assert point > 5 and orphans > 3
         # Some were killed before the load, and some in it.
         assert (0 < loads < orphans) is (work is not give_up)
-        # And everything goes on.
+        # Everything continues.
         hf.workflows.register("next", "another")
 
 

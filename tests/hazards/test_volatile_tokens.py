@@ -190,7 +190,7 @@ def test_tokens_grow_when_the_memory_is_lost(
     given = _mixed(store, 3)
     for _ in range(3):
         harm(path)
-        # One that maps what is there now, and one that still has what was.
+        # One maps the present file, and one still has the old file.
         with closing(_open(path)) as other:
             for _ in range(4):
                 given += [*_mixed(other, 1), *_mixed(store, 1)]

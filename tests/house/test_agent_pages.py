@@ -22,7 +22,7 @@ def _page(name: str = "agents.md") -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
+def test_every_journalled_step_is_drawn() -> None:
     section = _page("state_machines.md").partition("\n## An agent\n")[2].partition("\n## ")[0]
     documented = {
         kind for source in SOURCES for kind in re.findall(r'"(agent\.\w+)"', source.read_text())

@@ -15,7 +15,7 @@ def _page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-def test_every_transition_of_a_request_is_drawn_with_what_the_journal_tells() -> None:
+def test_every_transition_of_a_request_is_drawn_with_its_journal_entry() -> None:
     section = (
         _page("state_machines.md")
         .partition("\n## A request to a gateway\n")[2]

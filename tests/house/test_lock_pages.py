@@ -39,7 +39,7 @@ def _section(title: str) -> str:
     ],
     ids=["locks", "holds"],
 )
-def test_every_step_that_the_journal_tells_of_is_drawn(
+def test_every_journalled_step_is_drawn(
     sections: list[str], sources: list[Path], prefix: str
 ) -> None:
     documented = {

@@ -1,4 +1,4 @@
-"""The table of mutants fits the code: a rule that moved has taken its mutant along."""
+"""Every mutant still fits the code that it breaks."""
 
 from pathlib import Path
 

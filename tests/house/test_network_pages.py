@@ -48,7 +48,7 @@ def test_the_guide_lists_every_call() -> None:
     assert [name for name in calls if f"`{name}(" not in section and name != "close"] == []
 
 
-def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
+def test_every_journalled_step_is_drawn() -> None:
     page = (
         (ROOT / "docs" / "state_machines.md")
         .read_text()

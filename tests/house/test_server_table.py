@@ -228,7 +228,7 @@ def test_every_operation_is_in_the_table_with_its_result_and_its_error() -> None
     assert not refused & NEVER_REFUSED
 
 
-def test_every_field_that_is_asked_is_said_in_words() -> None:
+def test_every_operation_and_request_is_documented() -> None:
     for operation in all_operations():
         assert (operation.description).strip(), operation.name
         assert (operation.request.__doc__ or "").strip(), operation.name

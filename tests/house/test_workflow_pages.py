@@ -31,7 +31,7 @@ def test_every_transition_of_a_request_to_yield_is_drawn() -> None:
     assert sorted(drawn) == sorted(steps | {("[*]", "none")})
 
 
-def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
+def test_every_journalled_step_is_drawn() -> None:
     documented = {
         kind
         for source in DOMAIN.glob("*.py")

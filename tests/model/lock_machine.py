@@ -272,8 +272,8 @@ class LockMachine(RuleBasedStateMachine):
         return True
 
     def ask_slowly(self, draft: Waiter, *, waits: bool = True, again: bool = False) -> None:
-        """As a request goes that may have to wait: it makes sure of the life of those that it takes
-        for its own or for a cycle, and asks anew when one of them was gone.
+        """The same steps as a request that may have to wait: it checks the holders of its own job
+        and of a cycle, and asks again if one of them was gone.
         """
         self.drafts[draft.id] = draft
         while True:
@@ -381,7 +381,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.listening())
     @rule(at=which)
     def collect(self, at: int) -> None:
-        """A waiter reads its notice, and asks again where the notice says so."""
+        """A waiter reads its answer, and asks again if the answer says so."""
         self.read_outcome(self.pick(self.listening(), at))
 
     def read_outcome(self, request_id: str) -> None:
@@ -459,12 +459,12 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.oracle.holds)
     @rule(at=which, names=names_st)
     def free(self, at: int, names: tuple[str, ...]) -> None:
-        """A job lets go of some names, by whichever grants it has them."""
+        """A job releases some names, whichever grants hold them."""
         by = self.oracle.holds[at % len(self.oracle.holds)].by
 
         freed, notified = self.transact(lambda transaction: transaction.free(names, by)[0])
         self.say(f"{by} lets go of {names}: {freed}")
-        # What its time is over for is let go of too, and no longer was the job's.
+        # Expired names are released too, but no longer belonged to the job.
         mine = [
             hold
             for hold in self.oracle.holds
@@ -536,13 +536,13 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.patient())
     @rule(at=which)
     def watch(self, at: int) -> None:
-        """One waiter looks whether anybody that it knows to be just ahead is gone."""
+        """One waiter checks whether a request that it knows to be just ahead is gone."""
         self.look_ahead(self.pick(self.patient(), at))
 
     @rule()
     def watch_all(self) -> None:
-        """Every waiter that lives looks until it sees nothing more to do: then nobody waits for
-        what is over.
+        """Every live waiter checks until it has nothing more to do: then nobody waits for an
+        expired claim.
         """
         while sum(self.look_ahead(request_id) for request_id in self.patient()):
             pass
@@ -584,13 +584,13 @@ class LockMachine(RuleBasedStateMachine):
         )
 
     def look_ahead(self, request_id: str) -> bool:
-        """What a sleeping waiter does when it is told of a death or a lease runs out; True when it
-        removed something.
+        """A sleeping waiter's reaction to a death or the end of a lease; True if it removed
+        something.
         """
         if request_id not in self.known:
             return False
         viewer = self.drafts[request_id].process
-        # Leases change without a notice, and are seen when a waiter looks by itself, as it does now
+        # Leases change without a notification. A waiter sees that when it rechecks by itself now
         # and then.
         now = {one.id: one.lease for one in self.ahead_now()[request_id]}
         ahead = [one._replace(lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
@@ -617,8 +617,7 @@ class LockMachine(RuleBasedStateMachine):
             f"a waiter of {_pid(viewer)} sees to "
             f"{[(one.id, one.liveness.value) for one in suspects]}: {removed}"
         )
-        # The oracle is told what is true of those who hold and wait now, not what the waiter made
-        # of it.
+        # The oracle gets the true state of holders and waiters, not the waiter's view of it.
         truth: dict[str, str] = {}
         for suspect in suspects:
             hold, request = self.seen.holds.get(suspect.id), self.drafts.get(suspect.id)
@@ -666,9 +665,7 @@ class LockMachine(RuleBasedStateMachine):
     # The end.
 
     def drain(self) -> None:
-        """From any state, everyone who waits gets a turn, though a job that waits lets go of
-        nothing.
-        """
+        """From any state, every waiter gets a turn, though a waiting job releases nothing."""
         rounds = 0
         while self.oracle.waiting or self.oracle.holds or self.oracle.notices:
             for request_id in list(self.oracle.notices):
@@ -740,8 +737,8 @@ class LockMachine(RuleBasedStateMachine):
         self.broken = False
 
     def same_wakes(self, step: Step, notified: Sequence[str], asker: str | None) -> None:
-        """Whoever was granted or told something was woken; and so was whoever must watch another
-        from now on. Nobody else.
+        """Every waiter that was granted or answered was woken, and every one that must watch
+        another from now on. No other waiter was.
         """
         heard = {topic[1:] for topic in notified if topic.startswith("@")}
         concerned = set(step.granted) | set(step.notices)
@@ -882,9 +879,7 @@ class LockMachine(RuleBasedStateMachine):
     def same_journal(
         self, granted: Sequence[LockHold], notices: Sequence[tuple[str, str, str]]
     ) -> None:
-        """Waits, deaths, deadlocks, kicks and grants that were waited for are told, each once for
-        each name.
-        """
+        """Waits, deaths, deadlocks, kicks and contended grants are journalled once for each name."""
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
         entries = Counter(

@@ -47,8 +47,8 @@ class OracleHold:
     names: list[str]
     ends_us: int
     ttl_us: int | None
-    """With a time to live it ends at that instant whoever holds it; without, only one of whom
-    nothing is known does.
+    """With a TTL it ends at that instant whatever its holder; without one, only an unknown holder's
+    ends.
     """
 
 
@@ -113,7 +113,7 @@ class Choices:
 
 
 class LockOracle:
-    """Who holds, who waits, and who was told something that it has not read yet."""
+    """The holders, the waiters, and those with an unread answer."""
 
     def __init__(self, *, backfill_max: int, age_us: int, lease_us: int) -> None:
         self.holds: list[OracleHold] = []
@@ -183,7 +183,7 @@ class LockOracle:
     def release(
         self, ids: Collection[str], now_us: int, *, names: Collection[str] | None = None
     ) -> Step:
-        """Grants end, or let go of some of their names."""
+        """Grants end, or release some of their names."""
         self._begin()
         for hold in list(self.holds):
             if hold.id in ids:
@@ -223,13 +223,13 @@ class LockOracle:
         return self._step
 
     def collect(self, request_id: str) -> str:
-        """A waiter reads what it was told."""
+        """A waiter reads its answer."""
         del self.notified[request_id]
         return self.notices.pop(request_id)
 
     def renew(self, hold_id: str, now_us: int, ttl_us: int | None) -> None:
-        """A lease goes on from now and never ends earlier than it did; but one that is given a time
-        to live ends by that.
+        """A lease continues from now and never ends earlier than before, but one that gets a TTL
+        ends by it.
         """
         hold = next(hold for hold in self.holds if hold.id == hold_id)
         if ttl_us is not None and hold.ttl_us is None:
@@ -283,8 +283,8 @@ class LockOracle:
         ]
 
     def earlier_against(self, request: OracleRequest) -> list[OracleRequest]:
-        """The requests before it that conflict with it. One that only looks delays nobody and waits
-        for no request.
+        """The earlier requests that conflict with it. A wait that takes nothing delays nobody and
+        waits for no request.
         """
         needed = self.needed(request)
         return [
@@ -356,7 +356,7 @@ class LockOracle:
         self._step = Step()
 
     def _settle(self, now_us: int) -> None:
-        """Whoever may go goes, the first first, and who can never go is told."""
+        """Every request that may go goes, in order, and one that can never go is refused."""
         while True:
             victims = self.youngest_of_cycles()
             able = [request for request in self.in_order() if self.may_go(request) is not None]

@@ -209,7 +209,7 @@ def test_claims_come_in_order_of_priority_then_arrival() -> None:
     assert urgent.call(3, 4, "a", "pick", picked("k", 3)).wrong(CLAIMS) == []
 
 
-def test_nothing_to_pick_is_only_said_when_there_is_nothing() -> None:
+def test_an_empty_pick_is_legal_only_when_the_queue_is_empty() -> None:
     assert register(Tale(), 1, 2, "j", 1).call(3, 4, "a", "pick", None).wrong(CLAIMS) != []
     assert register(Tale(), 1, 3.5, "j", 1).call(3, 4, "a", "pick", None).wrong(CLAIMS) == []
 
@@ -350,7 +350,7 @@ def test_what_is_seen_is_what_there_is() -> None:
 
 
 def by_every_order(operations: Sequence[Operation], specification: Specification[Any]) -> bool:
-    """Is there an order? Found by trying all of them."""
+    """Whether there is an order. This tries all of them."""
     answered = [one for one in operations if not one.pending]
     pending = [one for one in operations if one.pending]
     return any(

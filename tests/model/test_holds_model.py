@@ -210,8 +210,8 @@ class HoldsMachine(RuleBasedStateMachine):
             # Another process may have taken it since by the same name, or this one with a time to
             # live.
             own = claim is not None and claim.process == one.process and not claim.timed
-            # One that was taken for a process of another machine lives on with whoever took it, who
-            # cannot see that death.
+            # A hold for a process of another machine lasts as long as its taker, who cannot see
+            # that death.
             own = own and not self.seen_dead(one.process, asks.host, embedded=True)
             assert own == (one not in gone)
             if claim is not None and own:

@@ -63,7 +63,7 @@ class JobsMachine(RuleBasedStateMachine):
         picked=st.lists(st.none() | numbers, max_size=4),
     )
     def begin(self, attempts: list[int], picked: list[int | None]) -> None:
-        """Some jobs are there, and some of them have begun."""
+        """Some jobs exist, and some of them are running."""
         for number, most in enumerate(attempts):
             self.register(
                 LABELS[number % 2],
@@ -289,7 +289,7 @@ class JobsMachine(RuleBasedStateMachine):
         return pid
 
     def sweep_is_due(self) -> None:
-        """A busy worker looks for the dead once a second; here it does so each time."""
+        """A busy worker reaps once a second; here it reaps each time."""
         self.jobs._reaper._next_s = 0.0
 
     def teardown(self) -> None:

@@ -92,7 +92,7 @@ HERE, ALSO_HERE, THERE = 0, 1, 2
 # Who goes.
 
 
-def test_of_several_gone_none_is_let_go_for_the_end_of_another() -> None:
+def test_an_expired_waiter_is_granted_nothing_for_the_end_of_another() -> None:
     """Both before the last are over: the second must not get what the first waited for, with a new
     lease at that.
     """
@@ -103,7 +103,7 @@ def test_of_several_gone_none_is_let_go_for_the_end_of_another() -> None:
     )
 
 
-def test_of_several_dead_none_is_granted_anything() -> None:
+def test_no_dead_waiter_is_granted_anything() -> None:
     play(
         *(
             ask("j0", "c"),
@@ -127,7 +127,7 @@ def test_what_a_job_of_several_threads_gets_lets_nobody_pass_one_that_could_go()
     )
 
 
-def test_what_one_looks_for_lets_nobody_pass_one_that_could_go() -> None:
+def test_a_wait_that_takes_nothing_lets_nobody_pass_a_ready_waiter() -> None:
     play(
         *(ask("j1/x", "a b c"), ask("j0/x", "b", priority=2), ask("j0/x", "c"), ask("j3", "c a")),
         *(ask("j0/x", "a", look=True, priority=2), release("j1/x")),
@@ -154,7 +154,7 @@ def test_a_grant_that_closes_two_cycles_ends_both() -> None:
     )
 
 
-def test_a_cycle_through_the_dead_is_none() -> None:
+def test_a_cycle_through_a_dead_process_is_no_deadlock() -> None:
     play(
         *(
             ask("j0", "a", slot=HERE),
@@ -170,8 +170,8 @@ def test_a_cycle_through_the_dead_is_none() -> None:
 
 
 def test_what_was_passed_on_to_another_process_is_not_taken_from_it_when_the_first_ends() -> None:
-    """As a command does that waits for a lock in the name of its shell: it ends as soon as it has
-    it.
+    """Like a command that waits for a lock in the name of its shell, and ends as soon as it has the
+    lock.
     """
     play(
         *(
@@ -203,14 +203,14 @@ def test_when_one_goes_out_of_turn_those_behind_it_watch_the_one_before_it() -> 
     )
 
 
-def test_one_that_only_looks_stands_between_nobody() -> None:
+def test_a_wait_that_takes_nothing_separates_nobody() -> None:
     play(
         *(ask("j0", "a"), ask("j1", "a"), ask("j2", "a", look=True), ask("j3", "a"), leave("j1")),
         wakes=True,
     )
 
 
-def test_one_that_only_looks_wakes_nobody_by_coming_or_going() -> None:
+def test_a_wait_that_takes_nothing_wakes_nobody() -> None:
     play(ask("j0", "e"), ask("j1", "e"), ask("j2", "e", look=True, priority=1), wakes=True)
     play(ask("j0", "e"), ask("j1", "e", look=True), ask("j2", "e"), leave("j1"), wakes=True)
 

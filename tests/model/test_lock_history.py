@@ -117,7 +117,7 @@ def test_a_grant_before_its_holder_was_killed_is_found_and_one_after_is_well() -
     assert held(2, 2.005, 3.0, "b")(killed).wrong() == []
 
 
-def test_a_grant_of_nobody_outlives_the_process_that_took_it() -> None:
+def test_a_grant_without_a_process_outlives_its_taker() -> None:
     killed = Tale().ask(0.9, "a", ttl_s=5.0, attended=False).grant(1.0, "a", 1)
     killed.of_process(2.0, "killing", "a").of_process(2.01, "died", "a")
     assert held(2, 2.5, 3.0, "b")(killed).wrong()[0].startswith("two holders")
@@ -193,14 +193,14 @@ def test_a_grant_after_a_withdrawal_passes_no_waiter() -> None:
     assert found.wrong() == []
 
 
-def test_of_two_for_one_name_the_later_must_not_go_first() -> None:
+def test_the_later_of_two_requests_must_not_go_first() -> None:
     found = held(1, 1.0, 2.0, "first")(Tale()).ask(1.1, "a", queued=1.2).ask(1.3, "b", queued=1.4)
     found.grant(2.01, "b", 2).release(2.1, "b").grant(2.11, "a", 3).release(2.2, "a")
     assert "the later went first" in found.wrong()[0]
 
 
 def test_one_that_got_no_turn_may_hold_what_its_job_does_not_know_of() -> None:
-    """Whoever holds something may pass those that wait for it."""
+    """A job that holds something may overtake those that wait for it."""
     found = (
         held(1, 1.0, 2.0, "first")(Tale()).ask(0.9, "b1", "m", by="b").tell(1.0, "no_turn", "b1")
     )

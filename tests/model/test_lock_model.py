@@ -50,7 +50,7 @@ def agree(
 KINDS = pytest.mark.parametrize(
     "several", [False, True] if "HOLDFAST_LOCK_EXAMPLES" in os.environ else [False]
 )
-"""Jobs of one thread; where a longer search is asked for, of several threads and parts too."""
+"""Jobs of one thread; in a longer search, of several threads and parts too."""
 
 
 @KINDS

@@ -272,7 +272,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def unlock(self, seat: int, job: str, picks: list[str]) -> None:
         held = [router for router in picks if job in self._holders(router)]
         freed = self.seats[seat][2].release_all_router_locks(picks, job)
-        # A dead process's lock may be let go of by its job too, if nobody came for it yet.
+        # The lock of a dead process may also be released by its job, if nobody took it yet.
         assert (
             len(held) <= freed <= len([router for router in picks if job in self.routers[router]])
         )

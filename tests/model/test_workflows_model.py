@@ -87,7 +87,7 @@ class Flow:
 
 @dataclass
 class Running:
-    """What the oracle knows of the swap whose marker is there."""
+    """The oracle's facts about the swap of the marker."""
 
     recipe: str
     slot: int
@@ -438,7 +438,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
         for name in conflicts:
             flow = self.flows[name]
             if flow.preemptible and flow.state in ("none", "yielded"):
-                # What yielded to an operator, and is still there, is asked anew.
+                # Work that yielded to an operator, and is still registered, is asked again.
                 self.flows[name] = replace(flow, state="none", swap=0)
                 self.tell("swap.preempt_requested", name)
                 if late:
@@ -449,7 +449,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
                     self.files.pop((name, flow.token), None)
                 stubborn |= late
             elif flow.preemptible and late:
-                # An operator had asked, and goes on asking when the swap is over.
+                # An operator had asked, and the request outlives the swap.
                 self.tell("swap.preempt_ignored", name)
                 stubborn = True
             else:

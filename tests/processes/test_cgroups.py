@@ -18,6 +18,7 @@ from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.processes.trees import (
+    FORKING,
     bench_on,
     deaths,
     groups_of,
@@ -36,19 +37,6 @@ os.closerange(3, 65536)
 os.execve(sys.executable, [sys.executable, "-c", *sys.argv[1:]], {})
 """
 """Becomes a Python program without the FIFO and without the mark."""
-
-FORKING = """
-import os, signal, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
-print(os.getpid(), flush=True)
-null = os.open("/dev/null", os.O_RDWR)
-for fd in range(3): os.dup2(null, fd)
-while True:
-    time.sleep(0.003)
-    if os.fork(): os._exit(0)
-    os.setsid()
-"""
-"""Ignores signals, and goes on in another process every 3 ms."""
 
 PRINTING = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
@@ -177,7 +165,7 @@ def test_a_command_that_never_begins_leaves_no_group(sqlite: Bench) -> None:
     sqlite.waiting("r", "two")
     own = cgroup._own()
     assert own is not None
-    # The claim has no tree while it waits. But the id of a tree tells its wrapper.
+    # The claim has no tree while it waits. But the id of a tree names its wrapper.
     [group] = Path(own).glob(f"holdfast-{os.geteuid()}-{second.pid}-*")
     second.send_signal(signal.SIGTERM)
     assert end(second)[0] != 0

@@ -61,8 +61,8 @@ else:
         beside = False
     print("beside" if beside else "alone")
 """
-"""With the prompt `long` it starts a grandchild in a session of its own and works on; with any
-other it says whether that grandchild is at work beside it.
+"""With the prompt `long` it starts a grandchild in a session of its own and keeps working; with any
+other it reports whether that grandchild still runs.
 """
 
 
@@ -76,7 +76,7 @@ class Stage:
         )
 
     def begin(self) -> None:
-        """Deliver the prompt, and return when program and grandchild are at work."""
+        """Deliver the prompt, and return when program and grandchild run."""
         self.gate.start()
         self.gate.client.prompt("long")
         until((self.folder / "grandchild").exists)
@@ -139,7 +139,7 @@ def test_the_guardian_of_a_killed_gateway_ends_its_tree_without_another_gateway(
     stage.begin()
     program, grandchild, guardian = stage.program, stage.grandchild, stage.guardian
     stage.gate.kill()
-    # The guardian ends when the last process is gone. The FIFO tells that until it is swept.
+    # The guardian ends when the last process is gone. The FIFO shows that until it is swept.
     until(lambda: gone(guardian))
     assert gone(program) and gone(grandchild)
     assert Trees(lambda: stage.trees, lambda: PRIVATE).sweep(older_than_s=0) == 1

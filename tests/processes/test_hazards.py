@@ -20,6 +20,7 @@ from tests.harness.processes import children, state_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.processes.trees import (
     DAEMON,
+    FORKING,
     bench_on,
     deaths,
     fifos,
@@ -37,20 +38,6 @@ from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
 pytestmark = pytest.mark.prove
-
-
-DEAF = """
-import os, signal, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
-print(os.getpid(), flush=True)
-null = os.open("/dev/null", os.O_RDWR)
-for fd in range(3): os.dup2(null, fd)
-# Each process starts the next and ends: whoever looks for the tree sees another one each time.
-while True:
-    time.sleep(0.003)
-    if os.fork(): os._exit(0)
-    os.setsid()
-"""
 
 
 @pytest.fixture
@@ -156,7 +143,7 @@ def test_kick_without_the_tree_leaves_the_processes(sqlite: Bench) -> None:
 
 @pytest.mark.parametrize("guardian", ["lives", "killed", "stopped"])
 def test_a_deaf_tree_that_forks_all_the_time_is_ended(sqlite: Bench, guardian: str) -> None:
-    first = sqlite.run("r", "--by", "one", "--", sys.executable, "-c", DEAF)
+    first = sqlite.run("r", "--by", "one", "--", sys.executable, "-c", FORKING)
     line(first)
     guard = guardian_of(first)
     with deaths([first.pid, guard]) as (wrapper, guardian_process):
@@ -191,8 +178,8 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
 
 
 def test_a_guardian_that_is_stopped_while_it_starts_only_delays(sqlite: Bench) -> None:
-    """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the
-    guardian's first word.
+    """The kernel reports the stop and the continuation to the wrapper, while it waits for the
+    guardian's first line.
     """
     first = sqlite.run("r", "--", "echo", "in")
     end_s = time.monotonic() + PATIENCE_S
@@ -423,7 +410,7 @@ def test_a_signal_ends_what_is_left_also_without_a_guardian(bench: Bench, kept: 
         guard.kill()
         quiet(first)
         head.wait()
-        # It waits for the rest, and has said so.
+        # It waits for the rest, and has reported that.
         assert f"{grandchild} sleep" in remark(first)
         first.send_signal(signal.SIGTERM)
         last.wait()

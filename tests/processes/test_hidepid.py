@@ -46,7 +46,7 @@ def is_refused(user: User) -> bool:
     return user("locks", "run", "-n", "r", "--by", "other", "--", "true").status == 5
 
 
-def test_the_guardian_proves_a_tree_to_all_and_tells_its_end(users: tuple[User, User]) -> None:
+def test_the_guardian_proves_a_tree_to_all_and_reports_its_end(users: tuple[User, User]) -> None:
     one, two = users
     first = one.begin("locks", "run", "r", "--by", "one", "--", *parent("none"))
     command, grandchild = map(int, line(first).split())

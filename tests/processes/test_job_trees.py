@@ -304,8 +304,8 @@ def test_a_pick_that_waits_for_a_tree_without_its_fifo_rests(stage: Stage) -> No
         before = used_by(waiter.pid)
         threading.Event().wait(4)
         assert stage.alive() != []
-        # A loop would take all of the time. How often it slept says less: a look at all processes
-        # sleeps where one is about to execute another program.
+        # A loop would use all of the time. The number of sleeps shows less: a search of all
+        # processes sleeps where one is about to execute another program.
         used = used_since(before, waiter.pid)
         assert used.cpu_s < 1, used
         assert waiter.communicate(timeout=PATIENCE_S)[0]
@@ -447,7 +447,7 @@ def test_a_worker_ends_what_a_killed_guardian_had(stage: Stage) -> None:
 def test_a_worker_ends_the_tree_of_a_killed_guardian_without_fifo_and_mark(
     any_stage: Stage, kind: str
 ) -> None:
-    """Nothing but its parent tells whose it is: the worker, which adopts it."""
+    """Only its parent shows its owner: the worker, which adopts it."""
     stage = any_stage
     job_id = stage.register()
     worker = stage.worker(kind, options=("--once",))

@@ -150,7 +150,7 @@ def test_the_guardian_was_killed(trees: Trees) -> None:
 def test_a_command_whose_worker_died_as_it_was_started_never_begins(
     trees: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its guardian and the process that would become the command are there already."""
+    """Its guardian and the process that would become the command exist already."""
     began = tmp_path / "began"
     readable, tell = os.pipe()
 

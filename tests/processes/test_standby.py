@@ -298,7 +298,7 @@ def test_a_lock_on_a_shared_database_needs_a_loaded_wrapper(
 
 
 def test_a_lock_inside_of_the_same_lock_needs_a_loaded_wrapper(sqlite: Bench) -> None:
-    """The grant is the outer one's, and only that one is told of its loss."""
+    """The grant belongs to the outer one, and only that one is notified of its loss."""
     outer, _ = sqlite.hold("r", "--by", "one")
     inner, _ = sqlite.hold("r", "q", "--by", "one")
     until_slim(outer.pid)

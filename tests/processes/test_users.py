@@ -304,9 +304,7 @@ def test_root_that_may_not_look_at_other_users(place: Room) -> None:
 
 @pytest.mark.parametrize("mapped", ["--map-root-user", "--map-current-user"])
 def test_an_observer_in_a_user_namespace(place: Room, mapped: str) -> None:
-    """As in a sandbox: the observer is root there, or itself, and may look at no process
-    outside.
-    """
+    """As in a sandbox: the observer is root or itself there, and may see no process outside."""
     # Not as `nobody`, whose number the kernel shows for every user that has none there.
     user, inside = place.user(TWO), place.user(TWO)
     for one in (user, inside):
@@ -318,7 +316,7 @@ def test_an_observer_in_a_user_namespace(place: Room, mapped: str) -> None:
 
 
 def test_a_survivor_that_runs_a_set_user_id_program(place: Room) -> None:
-    """Its own user may not look at it. But it was started by that user."""
+    """Its own user may not inspect it. But that user started it."""
     program = place.folder / "bin" / "sleep"
     program.parent.mkdir(mode=0o755)
     shutil.copy("/bin/sleep", program)

@@ -34,7 +34,7 @@ PARENT = [
     "print(os.getpid(), child.pid, flush=True)\n"
     "sys.stdin.read()\n",
 ]
-"""A command that starts a daemon, tells both process ids, and ends when its input does."""
+"""A command that starts a daemon, prints both process ids, and ends when its input does."""
 
 _LOAD = """
 import fcntl, os, signal, sys
@@ -79,8 +79,8 @@ class Bench(CommandLine):
         return process
 
     def load(self) -> tuple[Process, list[int]]:
-        """Start a swap to A, whose load has a child that ends only after it was told to; return it
-        with the pids of the guardian, the load and the child.
+        """Start a swap to A, whose load has a child that ends only on request; return it with the
+        pids of the guardian, the load and the child.
         """
         os.mkfifo(self.go)
         process = self.begin(
@@ -153,7 +153,7 @@ def ended(fd: int, seconds: float) -> bool:
 
 def report(pids: Sequence[int]) -> list[str]:
     """A command that prints which of these processes live when it begins."""
-    # One look each: a process that ends between two looks must not count as alive.
+    # One check each: a process that ends between two checks must not count as alive.
     gone = "''|*') Z '*|*') X '*"
     test = " ".join(
         f'case "$(cat /proc/{pid}/stat 2>/dev/null)" in {gone}) ;; *) echo {pid};; esac;'
@@ -179,7 +179,7 @@ def test_work_whose_wrapper_was_killed_is_not_swapped_under_even_when_its_time_i
     assert "workflow tune (A, sh (process" in remark(waits)
     [last] = bench.workflows()
     until(lambda: not last.lease.fresh(bench.hf.store.now()))
-    # It neither takes the work for over nor looks all the time whether it is.
+    # It neither counts the work as ended nor polls for its end.
     began = used_by(waits.pid)
     assert output_of(waits, within_s=1.5) == []
     assert used_since(began, waits.pid).is_rest(1.5)
@@ -320,7 +320,7 @@ def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Be
     assert end(waits)[:2] == (0, "loaded\n")
 
 
-def test_a_model_server_that_a_load_leaves_lives_on_and_holds_up_nobody(bench: Bench) -> None:
+def test_a_model_server_that_a_load_leaves_keeps_running_and_blocks_nobody(bench: Bench) -> None:
     script = "sleep infinity > /dev/null 2>&1 & echo $!"
     done = bench("swap", "to", "A", "--", "sh", "-c", script)
     assert (done.status, done.err) == (0, "")

@@ -36,6 +36,19 @@ print(os.getpid(), child.pid, flush=True)
 sys.stdin.read()
 """
 
+FORKING = """
+import os, signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+null = os.open("/dev/null", os.O_RDWR)
+for fd in range(3): os.dup2(null, fd)
+while True:
+    time.sleep(0.003)
+    if os.fork(): os._exit(0)
+    os.setsid()
+"""
+"""Ignores signals, and starts a process and ends every 3 ms, so that each search finds another."""
+
 
 def _makes_groups() -> bool:
     folder = cgroup.below_own(f"{os.getpid()}-trial")
@@ -160,7 +173,7 @@ class Death:
         return bool(waiting.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """End it if it lives, and let go."""
+        """End it if it lives, and close it."""
         self.send(signal.SIGKILL)
         os.close(self._fd)
 

@@ -22,9 +22,8 @@ import psycopg
 from tests.harness.processes import children, state_of
 from tests.harness.timeouts import PATIENCE_S, until
 
-# What is switched off would only make the tests slower, or at times late: a vacuum at work holds
-# followers of the journal back, as any open transaction does. What survives a power loss is not
-# asked here.
+# These settings only save time. A running vacuum would hold back followers of the journal, as any
+# open transaction does. Survival of a power loss is not tested here.
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -146,8 +145,7 @@ class Server:
 
     def go_on(self) -> None:
         """Let all of it go on from where they stood still."""
-        # The first is the last to go on: until then it hears of nobody's end, and their ids are
-        # nobody else's.
+        # The first process continues last: until then it learns of no death, and no pid is reused.
         for pid in (*self._sessions(), self.pid):
             _send(pid, signal.SIGCONT)
 
@@ -165,7 +163,7 @@ class Server:
         return f"postgresql://holdfast@/{name}?host={self.folder}"
 
     def drop(self, url: str) -> None:
-        """Remove a database, with whoever is still connected."""
+        """Remove a database, with all its connections."""
         name = url.partition("@/")[2].partition("?")[0]
         with psycopg.connect(self.url, autocommit=True) as connection:
             # Whom FORCE ends it waits for five seconds alone.

@@ -263,7 +263,7 @@ def test_a_reader_that_is_always_overtaken_gets_a_turn(
     assert [how["guarded"] for how in tries] == [True] * 8 + [False]
 
 
-def test_a_transaction_in_files_cannot_be_begun_inside_another(store: FilesStore) -> None:
+def test_a_transaction_in_files_cannot_be_nested(store: FilesStore) -> None:
     for inner in (HOSTS, HIDDEN):
         with pytest.raises(InvalidValue, match="inside another"):
             store.transact(lambda tx, inner=inner: put(store, inner, "x"), scope=[HOSTS])  # type: ignore[misc]
@@ -340,7 +340,7 @@ def test_signs_are_brought_in_step_at_opening_and_others_files_stay(root: Path) 
     again.close()
 
 
-def test_one_that_is_stopped_while_it_writes_signs_keeps_nobody_from_a_change(
+def test_a_process_stopped_while_it_writes_lock_files_blocks_no_change(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those who change what is shown nor those who open the store ever got on again."""

@@ -160,7 +160,7 @@ def test_more_than_the_kernel_keeps(store: FilesStore, cards: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["inotify_init1", "inotify_add_watch"])
-def test_a_kernel_that_tells_nothing(
+def test_without_inotify_changes_are_found_by_scanning(
     root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     libc = ctypes.CDLL(None)

@@ -67,7 +67,7 @@ def pooling(server: Server, mode: str) -> Iterator[Path]:
         [binary, "-q", str(settings)], cwd=folder, stderr=subprocess.DEVNULL, **server.user
     )
     try:
-        # It tells nobody when it is ready.
+        # It does not report when it is ready.
         until(lambda: process.poll() is not None or _listens(folder / ".s.PGSQL.6432"))
         yield folder
     finally:
@@ -77,7 +77,7 @@ def pooling(server: Server, mode: str) -> Iterator[Path]:
 
 
 def _listens(path: Path) -> bool:
-    """The file is there before anybody is let in."""
+    """The file exists before anybody can connect."""
     with socket.socket(socket.AF_UNIX) as asking:
         return asking.connect_ex(str(path)) == 0
 

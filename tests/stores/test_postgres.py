@@ -296,7 +296,7 @@ def test_a_bad_cursor_is_refused(store: PostgresStore, cursor: str) -> None:
         store.journal(cursor)
 
 
-def test_a_damaged_entry_is_said_to_be_one(store: PostgresStore, postgres_url: str) -> None:
+def test_a_damaged_entry_is_reported_as_damaged(store: PostgresStore, postgres_url: str) -> None:
     """What was wrong with its bytes came through as the decoder had it, which no caller reckons
     with.
     """
@@ -365,7 +365,7 @@ def test_a_lost_commit_is_looked_up_and_done_once(
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_hot_path_lost_at_its_commit_tells_the_truth(
+def test_a_hot_path_lost_at_its_commit_reports_the_true_outcome(
     distant: PostgresStore, proxy: Proxy, lose: str
 ) -> None:
     proxy.lose = lose
@@ -443,7 +443,7 @@ def test_an_unreachable_server_is_named_without_the_password(url: str) -> None:
         f"mysql://user:{SECRET}@host/x",
     ],
 )
-def test_a_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises((InvalidValue, StoreUnavailable)) as caught:
         open_postgres(url)
     assert SECRET not in str(caught.value)
@@ -454,14 +454,14 @@ def test_a_message_that_repeats_the_password_is_redacted() -> None:
     assert SECRET not in address.redacted(f"no such role {SECRET}") + str(address)
 
 
-def test_a_missing_database_is_said_so(postgres_server: Server) -> None:
+def test_a_missing_database_is_reported(postgres_server: Server) -> None:
     with pytest.raises(StoreUnavailable, match="no-such-database"):
         open_postgres(postgres_server.url.replace("/postgres", "/no-such-database"))
 
 
 @pytest.fixture
 def limited_url(postgres_server: Server, postgres_url: str) -> Iterator[str]:
-    """A role that may have so many connections as a store opens with, and no more."""
+    """A role that may have exactly as many connections as a store opens with."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE ROLE limited LOGIN SUPERUSER")
         yield postgres_url.replace("holdfast@", "limited@")
@@ -562,7 +562,7 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
             assert caught.value.fields["outcome"] == "none"
             assert time.monotonic() - started < TRANSACT_TIMEOUT_S
             with ThreadPoolExecutor(1) as pool:
-                # Begun while there is no server; it waits for one within its time limit.
+                # Started while there is no server; it waits for one within its time limit.
                 patient = pool.submit(
                     store.transact,
                     lambda tx: tx.put(THINGS, "c", Thing()),
@@ -616,7 +616,7 @@ def test_a_silent_server_does_not_keep_a_caller_past_its_time(
     assert time.monotonic() - started < TRANSACT_TIMEOUT_S
 
 
-def test_the_server_ends_a_transaction_in_which_nothing_is_said(
+def test_the_server_ends_an_idle_transaction(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a client that was stopped or cut off: others would wait for its latches."""

@@ -52,7 +52,9 @@ def subjects(store: PostgresStore, cursor: str = "") -> list[str]:
     return [entry.subject for entry in store.journal(cursor).entries]
 
 
-def test_an_ordinary_restart_is_not_the_end_of_a_life(server: Server, store: PostgresStore) -> None:
+def test_an_ordinary_restart_begins_no_new_incarnation(
+    server: Server, store: PostgresStore
+) -> None:
     before, revision = life_of(store), put(store, "a")
     server.stop()
     server.start()
@@ -209,7 +211,7 @@ def test_many_that_open_a_new_database_at_once_make_one_store(server: Server) ->
         server.drop(url)
 
 
-def test_of_several_hosts_one_that_only_reads_is_not_taken(
+def test_a_read_only_host_among_several_is_not_used(
     server: Server, url: str, store: PostgresStore
 ) -> None:
     name = url.partition("@/")[2].partition("?")[0]

@@ -75,7 +75,7 @@ def test_new_keys_that_nobody_looked_at_are_put_by_one_run(
     assert [row.revision for row in found] == [revision] * 10
 
 
-def test_a_key_put_after_the_entry_that_tells_of_it_is_put_by_one_run(store: PostgresStore) -> None:
+def test_a_key_put_after_its_journal_entry_is_put_by_one_run(store: PostgresStore) -> None:
     """It is latched after its revision was taken; nobody took another meanwhile."""
     runs: list[int] = []
 
@@ -154,11 +154,11 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
-        # A worker that finds nothing looks once for the dead and for the overdue.
+        # A worker without a job checks once for dead and overdue ones.
         assert len(sent) == 6
 
 
-def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(
+def test_a_failed_notification_does_not_undo_its_change(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -43,7 +43,7 @@ def backend_of(contender: Any) -> int:
     return pid
 
 
-def test_one_session_has_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
+def test_one_session_holds_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
     lock = store.session_lock("swap")
     assert not lock.is_held()
     with (
@@ -166,7 +166,7 @@ def test_a_server_that_ends_idle_sessions_does_not_end_it(
         assert contender._raw.execute("SHOW idle_session_timeout").fetchone() == ("0",)
 
 
-def test_one_that_is_watched_tells_when_its_session_has_ended(
+def test_a_watched_lock_reports_the_end_of_its_session(
     store: PostgresStore, postgres_url: str
 ) -> None:
     lost = threading.Event()
@@ -214,7 +214,7 @@ def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(
         assert hf.workflows.swap_status().current is None
 
 
-def test_a_lock_whose_watcher_never_began_is_let_go(
+def test_a_lock_whose_watcher_never_started_is_released(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: threading.Thread) -> None:

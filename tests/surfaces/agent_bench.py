@@ -55,7 +55,7 @@ class AgentBench(CommandLine):
         """Start an agent in tmux, and return its record."""
         ran = self("agents", "start", name, *words, "--json", "--", *command)
         assert ran.status == 0, ran.err
-        # By its id, which tells of it also where its lease is over for a moment.
+        # By its id, which finds it even where its lease is over for a moment.
         return self.hf.agents.get(json.loads(ran.out)["agent_id"])
 
     def until_logged(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = [
-    # As root there is no sandbox to be had, and a container's shared memory is small.
+    # As root there is no sandbox, and a container's shared memory is small.
     *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
     # Nothing leaves this machine.
     *(

@@ -1,5 +1,5 @@
-"""Commands under locks, for tests: each step waits for what the step before it made happen, and for
-no length of time.
+"""Commands under locks, for tests: each step waits for an effect of the step before it, and never
+for a length of time.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 
 HOLDING = ["sh", "-c", "echo $$; exec cat"]
-"""A command that tells its process id and lives until its input ends."""
+"""A command that prints its process id and lives until its input ends."""
 
 Process = subprocess.Popen[str]
 

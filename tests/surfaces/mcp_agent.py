@@ -108,9 +108,7 @@ class Agents:
         before: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Iterator[Agent]:
-        """One for the time of a block, begun by the command `before` it; then the client closes its
-        end.
-        """
+        """An agent for a block, started by the command `before` it; then the client closes its end."""
         named = [] if label is None else ["--as", label]
         words: list[str] = [*before, *ENTRY, "mcp", *named, *more]
         first, rest = words[0], words[1:]

@@ -1,4 +1,4 @@
-"""A page that is looked at in a real browser."""
+"""A visit to the page in a real browser."""
 
 from typing import Any
 

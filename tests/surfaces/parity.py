@@ -1,5 +1,5 @@
-"""One operation on four surfaces: how a row of the table is asked of each, and what of the answers
-may differ.
+"""One operation on four surfaces: how each surface is called for a row of the table, and which
+differences are allowed.
 """
 
 import contextlib

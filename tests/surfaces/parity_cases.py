@@ -1,9 +1,9 @@
-"""The table of the surfaces: every operation with what it does when it works, and with the error
-that tells most of it.
-"""
+"""The table of the surfaces: every operation with a case that succeeds and its most telling error."""
 
 import contextlib
 import os
+import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.events import EventKind
+from holdfast.domains.workflows.records import Phase, SwapMarker
+from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel import clock
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
@@ -22,12 +24,15 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
 from tests.surfaces import library_views as views
 from tests.surfaces.gateway_http import Served, aged
+from tests.surfaces.locking import a_dead_process
 from tests.surfaces.parity import Case, Facts
 
 ME = os.getpid()
 NOBODY = 2**22 + 7
 """Beyond what Linux gives out."""
 AWAY = Broker(host="127.0.0.1", port=1)
+DEAD = cache(a_dead_process)
+"""The same dead process in each namespace, so that the results are equal."""
 
 
 # --- states ---
@@ -89,8 +94,17 @@ def an_unsent_event(hf: Holdfast, n: str) -> Facts:
     return {}
 
 
-def _without_unsent(hf: Holdfast, n: str) -> Facts:
+def a_sendable_event(hf: Holdfast, n: str) -> Facts:
+    """One unsent event, whose broker answers."""
     hf.job_events.sent([unsent.event for unsent in hf.job_events.unsent()])
+    a_broker(hf, n)
+    hf.job_events.publish(f"job-{n}", "progress", detail="half")
+    return {}
+
+
+def a_job_of_a_dead_worker(hf: Holdfast, n: str) -> Facts:
+    a_job(hf, n)
+    assert hf.jobs.pick_pending(f"tmux:{n}", holder=DEAD())
     return {}
 
 
@@ -120,6 +134,11 @@ def a_lost_lock(hf: Holdfast, n: str) -> Facts:
 
 def a_hold(hf: Holdfast, n: str) -> Facts:
     hf.holds.take(f"subject-{n}", by="one", process=None, ttl_s=600)
+    return {}
+
+
+def a_dead_hold(hf: Holdfast, n: str) -> Facts:
+    hf.holds.take(f"subject-{n}", by="killed", process=DEAD())
     return {}
 
 
@@ -220,6 +239,29 @@ def a_locked_router(hf: Holdfast, n: str) -> Facts:
     return {}
 
 
+def dead_leases(hf: Holdfast, n: str) -> Facts:
+    a_host(hf, n)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as run:
+        hf.network.acquire_source_host_lease(
+            f"run-{n}", f"host-{n}", "quick", f"router-{n}", pid=run.pid
+        )
+        hf.network.acquire_neighbor_lease(f"run-{n}", f"host-{n}", "10.9.9.9", pid=run.pid)
+    return {}
+
+
+def a_dead_workflow(hf: Holdfast, n: str) -> Facts:
+    hf.workflows.register(f"flow-{n}", "llama", owner=DEAD())
+    return {}
+
+
+def a_dead_swap(hf: Holdfast, n: str) -> Facts:
+    marker = SwapMarker(
+        recipe="qwen", holder=DEAD(), begun_at=hf.store.now(), token=0, phase=Phase.WAITING
+    )
+    hf.store.transact(lambda tx: tx.put(SWAP_MARKER, ONLY, marker), scope=[SWAP_MARKER])
+    return {}
+
+
 def a_workflow(hf: Holdfast, n: str) -> Facts:
     return {
         "token": hf.workflows.register(
@@ -295,7 +337,7 @@ def reconciled(hf: Holdfast, n: str) -> Facts:
 
 
 def a_broker(hf: Holdfast, n: str) -> Facts:
-    """A job whose broker is there, if there can be one here."""
+    """A job whose broker answers."""
     return a_job(hf, n, broker=Broker(host="127.0.0.1", port=int(os.environ["PARITY_BROKER_PORT"])))
 
 
@@ -642,9 +684,15 @@ JOBS = [
         lambda hf, f: {"sent": _send(hf)},
         "jobs publish --unsent --json",
         {},
-        _without_unsent,
+        a_sendable_event,
     ),
-    Case("jobs.reap", lambda hf, f: hf.jobs.reap(), "jobs reap --json"),
+    Case(
+        "jobs.reap",
+        lambda hf, f: [views.job_view(job) for job in hf.jobs.reap()],
+        "jobs reap --json",
+        {},
+        a_job_of_a_dead_worker,
+    ),
     Case(
         "jobs.prune",
         lambda hf, f: {"removed": hf.jobs.prune(keep_finished=0)},
@@ -908,7 +956,11 @@ HOLDS = [
         code="invalid_name",
     ),
     Case(
-        "holds.sweep", lambda hf, f: {"swept": hf.holds.sweep()}, "holds sweep --json", {}, a_hold
+        "holds.sweep",
+        lambda hf, f: {"swept": hf.holds.sweep()},
+        "holds sweep --json",
+        {},
+        a_dead_hold,
     ),
 ]
 
@@ -1350,7 +1402,7 @@ NETWORK = [
         lambda hf, f: hf.network.sweep()._asdict(),
         "network sweep --json",
         {},
-        a_leased_host,
+        dead_leases,
     ),
 ]
 
@@ -1490,7 +1542,7 @@ WORKFLOWS = [
         lambda hf, f: hf.workflows.sweep(),
         "workflows sweep --json",
         {},
-        a_workflow,
+        a_dead_workflow,
     ),
     Case(
         "workflows.swap_status",
@@ -1510,6 +1562,8 @@ WORKFLOWS = [
         "workflows.swap_reconcile",
         lambda hf, f: views.reconciled_view(hf.workflows.reconcile_swap_marker()),
         "swap reconcile --json",
+        {},
+        a_dead_swap,
     ),
     Case(
         "workflows.swap_log",

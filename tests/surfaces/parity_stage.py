@@ -1,4 +1,4 @@
-"""What the rows of the parity table need around them: surroundings, a gateway, the state of each row."""
+"""The surroundings of the parity table: a folder, a gateway, the state of each row."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""`holdfast agents` as scripts use it: what is printed, what the exit status says, the same as in
-the library.
-"""
+"""`holdfast agents` as scripts use it: its output and exit status agree with the library."""
 
 import json
 import os
@@ -197,7 +195,7 @@ def test_looking_makes_no_store(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_resolve_tells_the_reason(registry: Registry) -> None:
+def test_resolve_gives_the_reason(registry: Registry) -> None:
     refused(registry("agents", "resolve", "gpu"), 1, "missing: ")
     agent = registry.publish()
     ran = registry("agents", "resolve", "HOUMAO-gpu")

@@ -42,7 +42,7 @@ def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_nobody_reads_goes_with_the_block(tmp_path: Path) -> None:
+def test_unread_data_is_removed_with_the_block(tmp_path: Path) -> None:
     with hand_over({b"A": b"1"}, str(tmp_path)):
         pass
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,6 @@
 """`holdfast gateway` as a user types it, with a real agent behind a real gateway."""
 
 import json
-import re
 import socket
 import stat
 import sys
@@ -64,17 +63,17 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     running = command("gateway", "prompt", AGENT, "long").out.strip()
     waiting = command("gateway", "prompt", AGENT, "never", "--key", "k").out.strip()
     assert command("gateway", "prompt", AGENT, "never", "--key", "k").out.strip() == waiting
-    other = command("gateway", "prompt", AGENT, "another", "--key", "k")
-    assert (other.status, "idempotency key" in other.err) == (4, True)
-    timed_out = command("gateway", "prompt", AGENT, "late", "--wait", "--timeout", "0.1")
-    assert (timed_out.status, "is accepted" in timed_out.out) == (5, True)
+    assert command("gateway", "prompt", AGENT, "another", "--key", "k").status == 4
+    late = ("prompt", AGENT, "late", "--wait", "--timeout", "0.1", "--json")
+    timed_out = command("gateway", *late)
+    assert (timed_out.status, json.loads(timed_out.out)["state"]) == (5, "accepted")
     assert command("gateway", "prompt", AGENT, "too many").status == 4
-    cancelled = command("gateway", "cancel", AGENT, waiting)
-    assert (cancelled.status, "cancelled" in cancelled.out) == (0, True)
+    cancelled = command("gateway", "cancel", AGENT, waiting, "--json")
+    assert (cancelled.status, json.loads(cancelled.out)["error_code"]) == (0, "cancelled")
     assert command("gateway", "cancel", AGENT, waiting).status == 1
     assert command("gateway", "cancel", AGENT, "nosuch").status == 1
-    stopped = command("gateway", "interrupt", AGENT)
-    assert stopped.out == f"{AGENT} was interrupted, which ends {running}\n"
+    stopped = json.loads(command("gateway", "interrupt", AGENT, "--json").out)["result"]
+    assert (stopped["disposition"], stopped["stopped"]) == ("accepted", running)
 
     def error_code() -> str | None:
         requests = json.loads(command("gateway", "requests", AGENT, "--json").out)
@@ -95,15 +94,15 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
         long,
         "interrupted",
     )
-    idle = command("gateway", "interrupt", AGENT, "--wait")
-    assert (idle.status, idle.out.startswith("nothing to stop")) == (0, True)
+    idle = command("gateway", "interrupt", AGENT, "--wait", "--json")
+    assert (idle.status, json.loads(idle.out)["result"]["disposition"]) == (0, "no_op")
     assert command("gateway", "reconcile", AGENT, "replay", "--epoch", "1").status == 4
     assert command("gateway", "prompt", AGENT, "x", "--epoch", "7").status == 4
     for size in (PROMPT_BYTES_MAX + 1, HTTP_BODY_BYTES_MAX + 1):
         too_long = command.shell(
             f"head -c {size} /dev/zero | tr '\\0' x | holdfast gateway prompt {AGENT}"
         )
-        assert (too_long.status, "put the text into a file" in too_long.err) == (2, True)
+        assert (too_long.status, len(too_long.err.splitlines())) == (2, 1)
 
     assert command("gateway", "detach", AGENT).status == 0
     assert gate.wait() == 0
@@ -114,11 +113,10 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
         "unavailable",
     )
     assert (gone["gateway_port"], gone["managed_agent_instance_epoch"]) == (None, 1)
-    assert re.search(
-        rf"what to do +holdfast gateway serve {AGENT}\n", command("gateway", "status", AGENT).out
-    )
+    # The command that starts it again is shown.
+    assert f"holdfast gateway serve {AGENT}" in command("gateway", "status", AGENT).out
     refused = command("gateway", "prompt", AGENT, "x")
-    assert (refused.status, "holdfast gateway serve" in refused.err) == (6, True)
+    assert (refused.status, f"holdfast gateway serve {AGENT}" in refused.err) == (6, True)
 
 
 def test_the_library_and_the_command_line_say_the_same(
@@ -166,16 +164,10 @@ def test_finished_requests_are_pruned_by_hand(gate: GatewayProcess, command: Com
     )
     _age(gate, old)
     hasty = command("gateway", "prune", AGENT, "--keep-days", "0.5")
-    assert (hasty.status, len(hasty.err.splitlines()), "would be delivered again" in hasty.err) == (
-        2,
-        1,
-        True,
-    ), hasty
-    assert command("gateway", "prune", AGENT).out == "0 requests removed\n"
-    assert command("gateway", "prune", AGENT, "--keep-days", "2").out == "1 request removed\n"
-    assert json.loads(command("gateway", "prune", AGENT, "--keep", "0", "--json").out) == {
-        "removed": 0
-    }
+    assert (hasty.status, len(hasty.err.splitlines())) == (2, 1), hasty
+    for more, removed in (([], 0), (["--keep-days", "2"], 1), (["--keep", "0"], 0)):
+        pruned = command("gateway", "prune", AGENT, *more, "--json")
+        assert json.loads(pruned.out) == {"removed": removed}, more
     assert [one["request_id"] for one in gate.client.requests()] == [young]
     assert gate.client.prompt("young", idempotency_key="young")["request_id"] == young
     until(lambda: '"request.pruned"' in (gate.root / "events.jsonl").read_text())
@@ -235,7 +227,7 @@ def test_a_prune_whose_answer_is_lost_is_asked_for_again(gate: GatewayProcess) -
     with between(gate, losses=2) as client:
         assert client.prune(keep_finished=0) == {"removed": 0}
     assert gate.client.requests() == []
-    # What is not safe to do again is not: a gateway that begins anew would be stopped too.
+    # A call that is not safe to repeat is not repeated: a restarted gateway would be stopped too.
     with between(gate, losses=1) as client, pytest.raises(Unavailable) as caught:
         client.detach()
     assert caught.value.fields["outcome"] == "unknown"
@@ -287,39 +279,34 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "status", "named"),
     [
-        ([], "--adapter"),
-        (["--adapter", "tmux"], "--adapter tmux needs --session"),
-        (["--session", "a"], "describe yours with --adapter"),
-        (
-            ["--adapter", "tmux", "--session", "a", "--", "ls"],
-            "means nothing beside --adapter tmux",
-        ),
-        (["--adapter", "command"], "needs a program behind --"),
-        (["--adapter", "command", "--session", "x", "--", "ls"], "--session means nothing"),
-        (["--adapter", "rest", "--url", "http://h"], "needs --terminal"),
-        (["--adapter", "rest"], "needs --url and --terminal"),
-        (["--adapter", "tmux", "--session", "a", "--url", "http://h"], "--url means nothing"),
-        (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], "no URL"),
-        (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], "no URL"),
-        (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
-        (["--adapter", "rest", "--url", "http://a..b", "--terminal", "t"], "no URL"),
-        (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "--answer-timeout"),
-        (["--adapter", "managed", "--base-url", "http://h"], "needs --agent-ref"),
-        (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "--expose"),
-        (["--adapter", "command", "--host", "", "--expose", "--", "ls"], "the host given is empty"),
-        (
-            ["--adapter", "command", "--expose", "--host", "192.0.2.1", "--", "ls"],
-            "cannot listen",
-        ),
+        ([], 1, "--adapter"),
+        (["--adapter", "tmux"], 2, "--session"),
+        (["--session", "a"], 1, "--adapter"),
+        (["--adapter", "tmux", "--session", "a", "--", "ls"], 2, "--adapter tmux"),
+        (["--adapter", "command"], 2, "--adapter command"),
+        (["--adapter", "command", "--session", "x", "--", "ls"], 2, "--session"),
+        (["--adapter", "rest", "--url", "http://h"], 2, "--terminal"),
+        (["--adapter", "rest"], 2, "--url"),
+        (["--adapter", "tmux", "--session", "a", "--url", "http://h"], 2, "--url"),
+        (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], 2, "url"),
+        (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], 2, "http://[::"),
+        (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], 2, "http://h:99999"),
+        (["--adapter", "rest", "--url", "http://a..b", "--terminal", "t"], 2, "http://a..b"),
+        (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], 2, "--answer-timeout"),
+        (["--adapter", "managed", "--base-url", "http://h"], 2, "--agent-ref"),
+        (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], 2, "--expose"),
+        (["--adapter", "command", "--host", "", "--expose", "--", "ls"], 2, "host"),
+        (["--adapter", "command", "--expose", "--host", "192.0.2.1", "--", "ls"], 6, "192.0.2.1"),
     ],
 )
-def test_wrong_options_fail_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
+def test_wrong_options_fail_in_one_line_that_names_them(
+    tmp_path: Path, words: list[str], status: int, named: str
+) -> None:
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, *words)
-    assert said.status in (1, 2, 6), said
-    assert says in said.err
-    assert len(said.err.splitlines()) == 1
+    assert (said.status, len(said.err.splitlines())) == (status, 1), said
+    assert named in said.err
     assert not list(tmp_path.rglob("current-instance.json"))
 
 
@@ -352,7 +339,6 @@ def test_an_invalid_manifest_fails_in_one_line(tmp_path: Path, content: bytes) -
     path.write_bytes(content)
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(path))
     assert (said.status, len(said.err.splitlines())) == (2, 1), said
-    assert "manifest" in said.err
 
 
 def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
@@ -366,7 +352,7 @@ def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
         assert gate.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
     manifest.write_text("{")
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(manifest))
-    assert (said.status, "cannot be read" in said.err) == (2, True)
+    assert said.status == 2, said
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -416,7 +402,7 @@ def test_the_token_is_not_sent_to_a_stranger_on_the_port_of_a_killed_gateway(
     assert all(token not in heard and "Authorization" not in heard for heard in Stranger.heard)
 
 
-def test_a_proof_that_was_got_elsewhere_is_none(gate: GatewayProcess) -> None:
+def test_a_proof_from_another_port_is_refused(gate: GatewayProcess) -> None:
     """A stranger on the old port could ask the gateway on its new one, whose token is the same."""
     instance = gate.client.folder.instance()
     assert instance is not None

@@ -554,7 +554,7 @@ def test_the_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     )
 
 
-def test_a_token_that_others_can_read_or_that_is_none_is_not_trusted(tmp_path: Path) -> None:
+def test_a_token_that_others_can_read_or_that_is_invalid_is_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "token"
     bearer_token(path)
     path.chmod(0o644)

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.prove
 SHELL = ("env", "PS1=> ", "bash", "--norc")
 AT_ITS_PROMPT = ("--ready-regex", "^> ?$", "--quiet-ms", "100")
 BEFORE_IT = ("--adapter", "command", "--", "cat")
-"""How a gateway is begun before its agent is published, whose lease may be shorter than a busy
-machine takes to begin one.
+"""How to start a gateway before its agent is published, whose lease may be shorter than a busy
+machine takes to start one.
 """
 
 
@@ -146,7 +146,7 @@ def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench, agen
                 json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"]
                 == "healthy"
             )
-        # The name alone says no more which one is meant.
+        # The name alone is ambiguous now.
         assert (
             bench(
                 "agents", "start", "gpu", "--id", "x2", "--tmux-session", "other", "--", *SHELL
@@ -157,10 +157,10 @@ def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench, agen
         assert ran.status == 4 and f"{agent_id}, x2" in ran.err
 
 
-def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(
+def test_a_second_gateway_ends_when_it_learns_that_its_agent_has_one(
     bench: AgentBench,
 ) -> None:
-    """Before the agent is published, nothing tells that a name and an id are one."""
+    """Before the agent is published, nothing shows that a name and an id are one."""
     agent_id = id_of("HOLDFAST-gpu")
     with serving(bench, "gpu", "--adapter", "command", "--", "cat"):
         second = bench.start("gateway", "serve", agent_id, "--adapter", "command", "--", "cat")
@@ -267,7 +267,7 @@ def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(
         bench.tmux.replace("claude")
         until(lambda: expired(bench))
         assert bench.hf.gateway("gpu").status()["managed_agent_instance_epoch"] == 2
-    # Nor does a gateway that is begun anew, and sees no other instance than its last look.
+    # Nor does a restarted gateway that sees the instance of its last look.
     with serving(bench, "gpu", *before_it):
         bench.hf.agents.refresh(agent.agent_id, agent.generation_id, lease_s=2)
         until(lambda: expired(bench))
@@ -299,7 +299,7 @@ def test_a_gateway_ends_when_another_generation_is_reached_otherwise(bench: Agen
     gateway = bench.start("gateway", "serve", "gpu")
     try:
         assert line(gateway).startswith("gateway of gpu at ")
-        # Its manifest first: the gateway looks as soon as it is published.
+        # Its manifest first: the gateway checks as soon as it is published.
         manifest = bench.folder / "other.json"
         names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu"}
         manifest.write_text(
@@ -315,7 +315,7 @@ def test_a_gateway_ends_when_another_generation_is_reached_otherwise(bench: Agen
 
 
 def in_session(bench: AgentBench, session_name: str, **more: object) -> Agent:
-    """An agent that is published by hand in a tmux session, with a manifest that says so."""
+    """An agent that is published by hand in a tmux session, with a manifest of that kind."""
     manifest = bench.folder / f"{session_name}.json"
     names = {
         "agent_id": id_of("HOLDFAST-gpu"),
@@ -430,7 +430,7 @@ def test_without_a_pattern_a_prompt_is_delivered_and_its_end_unknown(bench: Agen
     assert "echo next" not in bench.tmux.screen("HOLDFAST-gpu")
 
 
-def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None:
+def test_options_override_the_manifest_with_a_notice(bench: AgentBench) -> None:
     agent = bench.start_agent("gpu", command=SHELL)
     begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT, "--interrupt-key", "Escape")
     try:
@@ -485,7 +485,7 @@ def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record
         assert bench.hf.agents.get(agent.agent_id).token > agent.token
 
 
-def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(
+def test_a_tmux_server_killed_and_restarted_under_a_gateway_keeps_no_agent_alive(
     bench: AgentBench,
 ) -> None:
     first = bench.start_agent("gpu", "--lease", "5", command=SHELL)
@@ -538,7 +538,7 @@ def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(
             for agent, key in ((first, plain), (second, apart)):
                 reported = bench.hf.agents.get(agent.agent_id).gateway
                 assert reported is not None and Path(reported.state_path).parent.name == key
-        # It is served anew by what a gateway calls itself, too.
+        # A restart may use the gateway's own name for it, too.
         with serving(bench, apart) as again:
             assert again == apart
 

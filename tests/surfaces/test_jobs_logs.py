@@ -439,7 +439,7 @@ def test_bad_input(holdfast: CommandLine) -> None:
         assert "Traceback" not in ran.err
 
 
-def test_one_that_was_stopped_while_it_wrote_keeps_nobody_for_ever(
+def test_a_writer_stopped_while_it_writes_blocks_nobody_for_ever(
     holdfast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of an agent's calls about jobs waited for it, without an end."""
@@ -479,7 +479,7 @@ def test_a_full_disk_leaves_no_drafts_behind(
         assert log.catch_up(hf.log, hf.jobs.peek) is None
 
 
-def test_a_rebuild_that_waits_in_vain_says_so(
+def test_a_rebuild_that_times_out_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LockTimeout is an OSError too: the log's folder must not be blamed for it."""

@@ -354,8 +354,7 @@ def test_a_forged_replayed_or_altered_completed_ends_no_watch(
         json.dumps(genuine).encode(),
         json.dumps(late).encode(),
     )
-    # It has looked at all of these before its own end comes, of which the registry tells too, and
-    # sooner.
+    # It has seen all of these before its own end comes, which the registry reports too, and sooner.
     dropped = [remark(watcher) for _ in range(5)]
     assert holdfast("jobs", "publish", job_id, "error", "--detail", "the truth").status == 0
     status, out, err = ended(watcher)
@@ -382,7 +381,7 @@ def test_a_late_watcher_ends_at_once(plain: Broker, tmp_path: Path) -> None:
 def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(
     plain: Broker, tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    """Nobody else looks, and no event tells of it."""
+    """Nobody else checks, and no event reports it."""
     holdfast = command_line(tmp_path, plain)
     orphan, late = register(holdfast, "--max-attempts", "1"), register(holdfast, "--timeout", "1")
     watchers = [

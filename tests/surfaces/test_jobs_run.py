@@ -1,5 +1,5 @@
-"""`holdfast jobs run`: a worker that really runs its command, judges what came of it, and stops
-when it must.
+"""`holdfast jobs run`: a worker that runs real commands, judges their results, and stops when it
+must.
 """
 
 import json
@@ -136,7 +136,7 @@ def test_a_validation_decides(holdfast: CommandLine, tmp_path: Path) -> None:
     )
 
 
-def test_a_command_that_is_none_picks_no_job(holdfast: CommandLine) -> None:
+def test_an_invalid_command_picks_no_job(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     for words in (["nosuchcommand"], [""]):
         ran = once(holdfast, *words)

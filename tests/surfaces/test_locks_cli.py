@@ -135,7 +135,7 @@ def test_the_holder_is_named_although_another_waits_just_ahead(say: Say, hf: Hol
     assert "held by job-1 (process" in ran.err and "1 waiter ahead" in ran.err, ran.err
 
 
-def test_what_the_dead_hold_is_not_said_to_be_waited_for(hf: Holdfast) -> None:
+def test_a_wait_report_leaves_out_dead_holders(hf: Holdfast) -> None:
     hf.locks.acquire("a", by="killed", process=a_dead_process())
     status = hf.locks.status("a")
     me = WaitStatus(
@@ -641,7 +641,7 @@ def test_a_script_holds_by_its_own_process(locks: Bench) -> None:
         "holdfast locks release $token"
     )
     assert ran.status == 0, ran
-    # One that dies without a release has let go all the same.
+    # One that dies without a release has released all the same.
     assert (
         locks.shell("holdfast locks acquire a --by job-7 --pid $$; kill -9 $$").status
         == -signal.SIGKILL

@@ -134,7 +134,7 @@ def test_a_holder_learns_that_it_is_waited_for(locks: Bench) -> None:
     )
     quiet = locks.run("-q", "a", "--by", "job-4", "--", "echo", "quiet")
     locks.waiting("a", "job-4")
-    # When the one ahead leaves, the next line says so.
+    # When the one ahead leaves, the next line reports it.
     second.send_signal(signal.SIGINT)
     assert end(second)[0] == 130
     assert re.search(r"held by job-1 .*; you are next$", remark(third))
@@ -460,7 +460,7 @@ def test_a_lost_lock_whose_command_is_left_alone(locks: Bench) -> None:
 def test_a_lock_lost_just_before_the_end_is_still_reported(locks: Bench) -> None:
     """Also when the end of the command comes before the news."""
     process, pid = locks.hold("a", "--by", "job-1")
-    # It can neither receive nor send until it goes on.
+    # It can neither receive nor send until it continues.
     stop_outside(process.pid, locks.url)
     assert locks("locks", "kick", "a", "--why", "it hangs").status == 0
     os.kill(pid, signal.SIGKILL)

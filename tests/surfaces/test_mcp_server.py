@@ -1,5 +1,5 @@
-"""`holdfast mcp` itself: what it takes and refuses, who it is, what goes where, and a store that
-goes and comes.
+"""`holdfast mcp` itself: what it accepts and refuses, its identity, its outputs, and a store that
+is down for a while.
 """
 
 import json

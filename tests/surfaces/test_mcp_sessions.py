@@ -59,8 +59,8 @@ def crowd(gathered: Crowd) -> Iterator[Crowd]:
 
 
 def until(hf: Holdfast, true: Callable[[], bool]) -> None:
-    """Sleep until something is so; the journal tells of most changes, and the store's own second
-    look of the others.
+    """Sleep until something is true. The journal reports most changes, and a second look at the
+    store the others.
     """
     deadline = time.monotonic() + PATIENCE_S
     with hf.store.listen([JOURNAL_TOPIC]) as ears:
@@ -217,7 +217,7 @@ def test_agents_that_each_swap_to_their_own_recipe_do_not_wait_for_each_other(cr
         pass
 
 
-def test_a_swapper_that_is_killed_leaves_nothing_in_the_way(crowd: Crowd) -> None:
+def test_a_killed_swapper_blocks_nobody(crowd: Crowd) -> None:
     hf, b = crowd.hf, crowd.b
     a = crowd.agents("doomed")
     assert a.call("yield_or_swap", action="swap", recipe="huge", wait_s=25)["state"] == "ready"
@@ -273,7 +273,7 @@ def test_a_deadlock_names_the_way_out(crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize("how", ["closing", "SIGTERM"])
-def test_an_agent_that_goes_lets_go_in_order(how: str, crowd: Crowd) -> None:
+def test_an_agent_that_ends_releases_in_order(how: str, crowd: Crowd) -> None:
     hf, agents = crowd.hf, crowd.agents
     job_id, before = f"of-{how}", len(_kinds(hf))
     hf.jobs.register_job("p", agent="t", agent_session="going", job_id=job_id)

@@ -1,8 +1,6 @@
-"""Every tool beside the library: the same result, and the same code where it is refused.
-
-One row a tool, with a good case and its most telling wrong one. `library` is what the same
-operation gives there, as far as the tool shows it; `wrong_library` raises what the tool is refused
-with.
+"""Every tool beside the library: the same result, and the same code for a refusal. One row for each
+tool, with a case that succeeds and its most telling error. `library` gives the result of the same
+operation there, as far as the tool shows it; `wrong_library` raises the error of the refusal.
 """
 
 import time

@@ -378,7 +378,7 @@ def test_metrics_without_the_extra_say_what_is_missing(
     assert ran.status == 6 and "pip install" in ran.err
 
 
-def test_the_journal_tells_of_a_host(say: Say) -> None:
+def test_the_journal_records_changes_of_a_host(say: Say) -> None:
     add(say)
     add(say, 2)
     assert say("network", "leases", "take", "h1", "--by", "run", "--type", "quick").status == 0

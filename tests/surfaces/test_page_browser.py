@@ -483,7 +483,7 @@ def test_a_filter_that_nothing_matches_says_so_and_not_that_there_is_nothing(
 
 
 def test_an_answer_to_an_earlier_filter_is_not_shown(visit: Visit, made: PageStage) -> None:
-    """The slower of two answers was shown, whichever was asked for."""
+    """The slower of two answers was shown, whichever request was the last."""
     made.holder("flash", "slow-one", "quick-one")
     visit.view("locks")
     held: list[Route] = []
@@ -626,7 +626,7 @@ def test_a_lost_store_is_reported_in_the_servers_words(browser: Browser, alone: 
     expect(visit.row("before")).to_be_visible()
     store = alone.folder / "state" / "store.sqlite"
     store.rename(store.with_name("elsewhere"))
-    # It stays so, also once the stream has ended and was asked for again.
+    # It stays so, even after the stream has ended and started again.
     for _ in range(2):
         with visit.page.expect_response("**/v1/events") as refused:
             pass
@@ -705,7 +705,7 @@ def test_data_is_text_and_secrets_are_not_there(visit: Visit, made: PageStage) -
     assert foreign == []
 
 
-def test_characters_that_nobody_sees_are_written_out(visit: Visit, made: PageStage) -> None:
+def test_invisible_characters_are_written_out(visit: Visit, made: PageStage) -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
     made.job(f"sort\u200b it{hidden} \u202e⚠\ufe0f")
     panel = visit.why("jobs", "sort\\u200b it")

@@ -1,4 +1,4 @@
-"""The page's files and what it asks for, over real HTTP, without a browser."""
+"""The page's files and its requests, over real HTTP, without a browser."""
 
 import os
 import re
@@ -111,7 +111,7 @@ def test_no_script_makes_markup_of_data_or_knows_a_foreign_address() -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/overview", "/v1/timeline", "/v1/overview/jobs", "/v1/overview/journal"]
 )
-def test_nobody_reads_without_being_let_in(server: Served, path: str) -> None:
+def test_nobody_reads_without_a_token(server: Served, path: str) -> None:
     assert httpx.get(f"{server.url}{path}", timeout=PATIENCE_S).status_code == 401
 
 

@@ -1,5 +1,5 @@
-"""The session of the page, in a real browser: who gets to see its secret, how long it lasts, and
-how it ends.
+"""The session of the page, in a real browser: who sees its secret, how long it lasts, and how it
+ends.
 """
 
 import contextlib
@@ -221,7 +221,7 @@ def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(
         page.evaluate("window.before = true")
     visit.page.get_by_role("button", name="Log out").click()
     for page in (visit.page, tab):
-        # It is loaded anew, with nothing in it.
+        # It is reloaded, with nothing in it.
         page.wait_for_function("window.before === undefined")
         expect(page.locator("#away")).to_contain_text("holdfast serve --link")
         assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [
@@ -292,7 +292,7 @@ def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
     made.job("news")
     expect(visit.page.locator("#link")).to_contain_text("live")
     expect(visit.row("news")).to_be_visible()
-    # One that pretends to prove it learns no more.
+    # A server that pretends to prove it learns nothing more.
     made.kill_server()
     thief = Neighbour(made.port, b'{"proof": "%s"}' % (b"0" * 64))
     try:

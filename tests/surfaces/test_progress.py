@@ -1,4 +1,4 @@
-"""Work that takes long shows a sign of life on a terminal, and leaves nothing of it behind."""
+"""Long work shows progress on a terminal, and removes it at the end."""
 
 import io
 import sys
@@ -15,7 +15,7 @@ from tests.harness.timeouts import PATIENCE_S
 
 
 class Terminal(io.StringIO):
-    """One that tells when it was written to."""
+    """A terminal that reports when it was written to."""
 
     def __init__(self, *, terminal: bool = True) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_long_work_on_a_store_says_that_it_goes_on(
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-progress"]
 
 
-def test_nothing_is_said_of_short_work_or_where_nobody_watches(
+def test_short_work_or_work_without_a_terminal_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal, file = Terminal(), Terminal(terminal=False)

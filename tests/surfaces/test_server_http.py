@@ -86,7 +86,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
         (413, "too_large", {"Content-Length": "-1"}),
     ],
 )
-def test_a_stranger_is_refused_and_the_server_goes_on(
+def test_a_stranger_is_refused_and_the_server_continues(
     small: Served, status: int, code: str, headers: dict[str, str]
 ) -> None:
     reported = {
@@ -115,7 +115,7 @@ def test_a_stranger_is_refused_and_the_server_goes_on(
     assert small.http.get("/v1/locks").json() == []
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -> None:
+def test_a_body_without_a_length_is_bounded_too(small: Served) -> None:
     def endless() -> Iterator[bytes]:
         for _ in range(64):
             yield b"x" * 65536
@@ -349,7 +349,7 @@ def test_a_wait_ends_when_it_is_its_turn(server: Served) -> None:
         assert second.result(PATIENCE_S).json()["token"] > token
 
 
-def test_a_wait_that_ends_in_vain_names_the_holder_and_the_place_in_line(small: Served) -> None:
+def test_a_timeout_names_the_holder_and_the_queue_position(small: Served) -> None:
     acquire(small, "first")
     held = small.hf.locks.status("router-1").holds[0]
     with ThreadPoolExecutor() as threads:
@@ -380,7 +380,7 @@ def test_a_client_that_hangs_up_leaves_the_queue(server: Served) -> None:
     assert [hold.by for hold in server.hf.locks.status("router-1").holds] == ["first"]
 
 
-def test_a_grant_to_a_client_that_hung_up_is_released(small: Served) -> None:
+def test_a_grant_to_a_disconnected_client_is_released(small: Served) -> None:
     """The grant is made while nobody listens any more: the wait is over for its own reasons, and
     must not leave it behind.
     """
@@ -444,7 +444,7 @@ def test_a_grant_being_released_is_not_reused_but_acquired_again(small: Served) 
     assert grants.issue([again["token"]]) == set() and not grants.withdraw(again["token"])
 
 
-def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
+def test_a_job_picked_for_a_disconnected_client_is_pending_again(server: Served) -> None:
     with _asked(
         server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()
     ):
@@ -477,8 +477,8 @@ def test_a_waiter_gets_store_unavailable_in_time_when_postgresql_stops() -> None
             (one.status_code, one.json()["code"], one.json()["message"])
             for one in (each.result() for each in waiting)
         ]
-        # Its own limit, and a moment each for the last look and for leaving the queue: no more than
-        # for one who is in line.
+        # Its own limit, and a moment each for the last check and for leaving the queue: no more
+        # than for a queued one.
         assert time.monotonic() - gone_s < limit_s + TRANSACT_TIMEOUT_S
         assert [(status, code) for status, code, _ in answer] == 3 * [(503, "store_unavailable")]
         assert all("check that it runs" in message for _, _, message in answer)
@@ -489,7 +489,7 @@ def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
     acquire(small, "first")
     small.side._executor._waits_max = 2
     with ThreadPoolExecutor() as threads:
-        # Long enough for all that is asked while they wait.
+        # Long enough for all requests made while they wait.
         two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=10) for n in range(2)]
         until(lambda: len(waits(small.hf)) == 2)
         third = acquire(small, "third", timeout_s=20)
@@ -532,7 +532,7 @@ def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
             client.close()
 
 
-def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(
+def test_at_the_limit_the_longest_idle_connection_is_closed(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BoundedConnection, "connections_max", 10)
@@ -722,7 +722,7 @@ def test_a_server_whose_store_is_gone_is_not_ready(small: Served, tmp_path: Path
     assert small.http.get("/ready").status_code == 200
 
 
-def test_the_events_end_without_a_fuss_when_the_store_is_away(
+def test_the_event_stream_ends_cleanly_when_the_store_is_down(
     small: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = small.hf.store.journal

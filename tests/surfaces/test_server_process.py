@@ -148,7 +148,7 @@ def test_an_ended_process_is_not_mistaken_for_a_live_one(tmp_path: Path) -> None
         assert first.end() == 0
 
 
-def test_it_reaps_jobs_though_nobody_asks_for_any(say: CommandLine) -> None:
+def test_it_reaps_jobs_without_any_request(say: CommandLine) -> None:
     worker = subprocess.Popen(["sleep", "600"])
     with serving(say, "--port", "0") as server, connect(say.environment["HOLDFAST_STORE"]) as hf:
         for job_id, limit_s in (("killed", 600), ("late", 0.05)):

@@ -1,6 +1,4 @@
-"""`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and
-nothing is given again.
-"""
+"""`holdfast store copy`, and a store on PostgreSQL: tokens stay in force, and none is given again."""
 
 import json
 import sqlite3

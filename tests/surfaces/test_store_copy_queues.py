@@ -1,5 +1,5 @@
-"""`holdfast store copy` and gateways: what was accepted is there for the next gateway of the agent,
-or nothing is copied.
+"""`holdfast store copy` and gateways: accepted requests are there for the agent's next gateway, or
+nothing is copied.
 """
 
 from contextlib import closing
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.prove
 
 
 class Place:
-    """A store, and the folder of the gateways that work on it."""
+    """A store, and the folder of its gateways."""
 
     def __init__(self, url: str, gateways: Path) -> None:
         self.url = url
@@ -164,7 +164,7 @@ def jump(store: Store) -> float | None:
     return None if found is None else found.seconds
 
 
-def test_what_was_seen_of_a_clock_goes_along_only_to_a_store_with_the_same_clock(
+def test_clock_observations_are_copied_only_to_a_store_with_the_same_clock(
     tmp_path: Path, postgres_server: Server
 ) -> None:
     """An embedded store and the queues beside it go by the machine's clock; a database has

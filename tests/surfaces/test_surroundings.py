@@ -1,4 +1,4 @@
-"""The command line in places and on outputs that do not play along: each gets one clear line, and
+"""The command line in unusual places and with broken outputs: each gives one clear line, and
 nothing is lost.
 """
 
@@ -64,7 +64,7 @@ def test_without_standard_output_nothing_is_done(holdfast: CommandLine, command:
     assert not (holdfast.folder / "state").exists()
 
 
-def test_without_standard_error_the_status_still_tells(holdfast: CommandLine) -> None:
+def test_without_standard_error_the_status_still_reports_the_result(holdfast: CommandLine) -> None:
     ran = holdfast.shell("holdfast jobs get --job nosuch 2>&-")
     assert (ran.status, ran.out) == (1, "")
 
@@ -142,7 +142,7 @@ def test_control_characters_are_written_out(holdfast: CommandLine) -> None:
     ]
 
 
-def test_characters_that_nobody_sees_are_written_out_and_json_has_them_as_they_are(
+def test_invisible_characters_are_written_out_except_in_json(
     holdfast: CommandLine,
 ) -> None:
     """Zero-width and tag characters reached the terminal, and were not seen there."""
@@ -254,7 +254,7 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
         configuration.load_settings()
 
 
-def test_a_store_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from holdfast.kernel.errors import StoreUnavailable
     from holdfast.stores import url as urls
 
@@ -320,7 +320,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     assert json.loads(holdfast("log", "--json").out)["actor"].startswith(f"uid-{os.getuid()}/")
 
 
-def test_store_info_tells_what_chose_the_store(tmp_path: Path) -> None:
+def test_store_info_shows_what_chose_the_store(tmp_path: Path) -> None:
     def chosen(holdfast: CommandLine, *words: str) -> str:
         return str(json.loads(holdfast("store", "info", "--json", *words).out)["chosen_by"])
 
@@ -335,7 +335,7 @@ def test_store_info_tells_what_chose_the_store(tmp_path: Path) -> None:
     )
 
 
-def test_store_info_tells_where_a_database_is_and_no_password(tmp_path: Path) -> None:
+def test_store_info_shows_where_a_database_is_and_no_password(tmp_path: Path) -> None:
     ran = CommandLine(tmp_path, HOLDFAST_STORE="postgresql://me:hush@db.example/jobs")(
         "store", "info"
     )

@@ -1,4 +1,4 @@
-"""The tour: every statement holds, a broken one is named, and nothing is left behind."""
+"""The tour: every statement is true, a false one is named, and nothing is left behind."""
 
 import os
 import re
@@ -142,7 +142,7 @@ def test_without_tmux_a_program_plays_the_agent(tmp_path: Path) -> None:
     assert "a program" in ran.stdout and ran.stdout.count("✓ ") == 7
 
 
-def test_a_folder_that_is_too_deep_for_a_socket_is_none_for_tmux(tmp_path: Path) -> None:
+def test_tmux_is_not_used_in_a_folder_too_deep_for_its_socket(tmp_path: Path) -> None:
     assert not gateway._can_use_tmux(tmp_path / ("deep" * 20))
     assert gateway._can_use_tmux(Path("/tmp")) == (shutil.which("tmux") is not None)
 
@@ -172,7 +172,7 @@ def only(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     )
 
 
-def test_what_cannot_be_played_here_is_said(
+def test_a_step_that_cannot_run_here_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only(monkeypatch, "Gateways")
@@ -188,8 +188,7 @@ def test_a_statement_that_does_not_hold_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only(monkeypatch, "Jobs")
-    # A wake-up that is not sent: the sleeper has the job all the same, when it looks again by
-    # itself.
+    # A wake-up that is not sent: the sleeper still gets the job, when it rechecks by itself.
     monkeypatch.setattr(Fifos, "notify", lambda *_: None)
     assert root.run(["tour"]) == 1
     out = capsys.readouterr().out

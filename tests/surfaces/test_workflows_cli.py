@@ -244,7 +244,7 @@ def test_a_killed_run_leaves_its_command_registered_until_it_ends(bench: Bench) 
     process.wait(PATIENCE_S)
     assert bench.names() == ["a"]
     os.kill(pid, signal.SIGKILL)
-    # Its parent is gone, so it is nobody's zombie for long; either way it is dead.
+    # Its parent is gone, so init reaps it soon; either way it is dead.
     bench.hf.workflows.swap("other", timeout_s=PATIENCE_S).__enter__().fail("only looked")
     assert bench.names() == []
 
@@ -317,8 +317,7 @@ def test_a_signal_while_run_waits_ends_it_in_order(bench: Bench) -> None:
 
 @SHARED
 def test_a_preemptible_command_yields_to_the_signal_file(bench: Bench) -> None:
-    # Waits for the file as a program would that has nothing better: it looks where stopping is
-    # safe.
+    # Polls for the file as a simple program would: it checks where stopping is safe.
     script = 'echo up; read x; test -e "$HOLDFAST_PREEMPT_FILE" && echo yields'
     process = bench.begin(
         "workflows",
@@ -480,7 +479,7 @@ def test_a_swapper_killed_in_mid_load_leaves_it_unknown_what_is_loaded(bench: Be
     remark(waits)
     waits.kill()
     waits.wait(PATIENCE_S)
-    # It had not begun to load.
+    # It had not started to load.
     assert bench.current() == "llama"
     end(process)
     loads = bench.begin("swap", "to", "qwen", "--", *trapping("SIGTERM"))
@@ -638,7 +637,7 @@ def test_a_signal_while_a_swap_waits_ends_it_in_order(bench: Bench) -> None:
 
 
 @SHARED
-def test_a_swapper_that_is_killed_ends_its_command_and_wedges_nobody(bench: Bench) -> None:
+def test_a_killed_swapper_ends_its_command_and_blocks_nobody(bench: Bench) -> None:
     swap = bench.begin("swap", "to", "llama", "--", *trapping("SIGTERM"))
     assert line(swap) == "up"
     assert "a swap to llama by process" in bench("swap", "reconcile").out

@@ -189,7 +189,7 @@ class World:
         return [entry for batch in self.journal.since() for entry in batch.entries]
 
     def kinds(self) -> list[str]:
-        """What the journal tells of, in a word each."""
+        """The entries of the journal, one word each."""
         return [entry.kind for entry in self.logged()]
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ def names(holds: Holds, subject: str = "s") -> list[str]:
 
 
 def replay(entries: list[Entry]) -> dict[str, set[str]]:
-    """Follow the journal with plain sets: each count it tells must be the size of the set. Returns
-    the sets at the end.
+    """Follow the journal with plain sets: each count in it must be the size of the set. Returns the
+    sets at the end.
     """
     sets: dict[str, set[str]] = {}
     for at, entry in enumerate(entries):

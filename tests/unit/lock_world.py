@@ -47,8 +47,8 @@ def context_of(locks: Locks) -> LockContext:
 
 
 class World:
-    """A store, a machine with processes, and the locks as each process sees them. Process 1 is
-    there from the beginning.
+    """A store, a machine with processes, and the locks as each process sees them. Process 1 exists
+    from the start.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class World:
     def line_up(
         self, names: str | Iterable[str], *, by: str, locks: Locks | None = None, **more: Any
     ) -> Waiter[Grant]:
-        """Ask for names that are not to be had; returns once the request stands in line."""
+        """Request held names; return when the request is queued."""
         asked = locks or self.locks
         more = {"timeout_s": PATIENCE_S, **more}
         return Waiter(lambda waits: asked.acquire(names, by=by, on_wait=waits, **more))
@@ -165,7 +165,7 @@ class World:
         ]
 
     def use(self, names: str | Iterable[str], *, by: str, **more: Any) -> None:
-        """Take names that are to be had, and let go of them."""
+        """Take free names, and release them."""
         assert self.locks.release(self.locks.acquire(names, by=by, timeout_s=0, **more))
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def world_of(
     clock = ManualClock()
     world = World(open_store(kind, folder, clock, request), clock, settings)
     try:
-        # Nobody looks again by itself, so that a wake-up that is missing shows.
+        # No sleeper rechecks by itself, so that a missing wake-up shows.
         with mock.patch.object(listener, "WAIT_RECHECK_S", NEVER_S):
             yield world
     finally:

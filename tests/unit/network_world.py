@@ -1,6 +1,4 @@
-"""A registry on a store of the test's choice, with a clock and processes that do as they are
-told.
-"""
+"""A registry on a store of the test's choice, with a clock and processes that the test controls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +27,8 @@ _MARK = "test.asked"
 
 
 class World:
-    """A store, a machine with processes, and the registry as each process sees it. Process 1 is
-    there from the beginning.
+    """A store, a machine with processes, and the registry as each process sees it. Process 1 exists
+    from the start.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is left behind and what of it may go, and that no live record goes with it."""
+"""What agents leave behind and what of it may be removed; no live record is removed with it."""
 
 import os
 import threading
@@ -181,7 +181,7 @@ def test_what_changes_between_the_look_and_the_removal_stays(
     assert (world.agents.resolve_live_agent_record("gpu") is not None) == (how != "remove")
 
 
-def test_a_gone_one_that_was_resumed_since_stays(
+def test_a_dead_record_that_was_resumed_since_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = world.publish(holder=world.process(7))

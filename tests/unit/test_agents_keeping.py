@@ -21,7 +21,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def until_refreshed(world: World, times: int) -> None:
-    """Until the journal tells of so many refreshes, however long that takes."""
+    """Until the journal has so many refreshes, however long that takes."""
     for batch in world.journal.follow(timeout_s=PATIENCE_S):
         times -= sum(entry.kind == "agent.refreshed" for entry in batch.entries)
         if times <= 0:

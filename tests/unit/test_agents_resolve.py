@@ -177,7 +177,7 @@ def refused(
     return caught.value
 
 
-def test_what_agrees_may_be_controlled(world: World) -> None:
+def test_a_consistent_record_may_be_controlled(world: World) -> None:
     agent = target(world)
     for asked in ("gpu", agent.agent_id):
         found = world.agents.control_target(asked)
@@ -310,7 +310,9 @@ def test_generation_mismatch(world: World) -> None:
     assert (fields["published"], fields["manifest"]) == (agent.generation_id, "earlier")
 
 
-def test_a_dead_process_is_refused_whoever_is_in_a_tmux_session_of_that_name(world: World) -> None:
+def test_a_dead_process_is_refused_though_its_tmux_session_has_another_process(
+    world: World,
+) -> None:
     target(world)
     world.machine.end(7)
     assert refused(world, errors.ProcessDead).fields["pid"] == 7
@@ -323,7 +325,7 @@ def test_a_dead_process_is_refused_whoever_is_in_a_tmux_session_of_that_name(wor
     refused(world, errors.ProcessDead)
 
 
-def test_a_living_process_whose_tmux_session_is_gone_or_another_s(world: World) -> None:
+def test_a_live_process_whose_tmux_session_is_gone_or_replaced(world: World) -> None:
     target(world)
     world.tmux.pane_pids["s-1"] = [50, 51]
     refused(world, errors.ProcessNotInSession)
@@ -366,7 +368,7 @@ def test_what_cannot_be_seen_is_refused_in_words_of_its_own(world: World) -> Non
     refused(world, errors.TargetUnknown)
 
 
-def test_of_a_record_without_a_process_only_the_tmux_session_is_looked_for(world: World) -> None:
+def test_a_record_without_a_process_is_judged_by_its_tmux_session(world: World) -> None:
     agent = target(world, world.publish())
     if not world.store.embedded:
         # It may be on any machine, and a tmux session of that name here another's.

@@ -84,7 +84,7 @@ def test_the_queue_records_its_agent_once_that_is_known(world: World) -> None:
     assert world.owners == ["name gpu"], "that one's gateway is kept elsewhere"
 
 
-def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
+def test_a_clock_step_ends_no_agent(world: World) -> None:
     assert world.step()
     assert all(world.step(50) for _ in range(10))
     assert world.step(2 * DAY_S), "a machine that slept"

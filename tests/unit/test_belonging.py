@@ -1,5 +1,5 @@
-"""Whose a gateway's queue is, where one agent's id is another's name. On every kind of place that a
-queue lives in.
+"""Which agent a gateway's queue belongs to, where one agent's id is another's name. On every kind
+of place for a queue.
 """
 
 from collections.abc import Iterator
@@ -111,8 +111,8 @@ def test_the_agent_served_first_owns_the_queue(world: World) -> None:
     assert world.called("gpu") == "gpu"
 
 
-def test_a_queue_that_does_not_say_whose_it_is_goes_on_being_found(world: World) -> None:
-    """As older programs left it, and as one is that was begun before its agent was known."""
+def test_a_queue_without_an_owner_is_still_found(world: World) -> None:
+    """A queue of an older program, or one that was started before its agent was known."""
     world.open(Served("gpu")).close()
     assert (world.called("worker"), world.called(NAMED)) == ("gpu", "gpu")
     assert world.serve("worker") == "gpu"
@@ -127,7 +127,7 @@ def test_two_that_come_at_once_do_not_get_one_queue(world: World) -> None:
         Held, match="is that of the agent with the name gpu, and not of the one with the id gpu"
     ):
         world.open(other)
-    # Nothing is left of the refused one, and begun again it has its own.
+    # Nothing is left of the refused one; restarted, it has its own.
     assert owner_of("gpu", world.hf.settings, world.hf.store) == one.owner
     assert world.serve("worker").startswith("gpu-")
 

@@ -65,7 +65,7 @@ def test_when_it_fails_the_old_content_is_there_and_nothing_else(tmp_path: Path,
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_file_is_made_whole_where_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_file_is_created_whole(tmp_path: Path) -> None:
     make_whole(tmp_path / "f", b"first")
     folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     (tmp_path / "l").symlink_to(tmp_path / "nothing")

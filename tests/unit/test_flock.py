@@ -17,7 +17,7 @@ from holdfast.system.flock import FlockGuard, FlockLock
 from tests.harness.timeouts import PATIENCE_S, until
 
 
-def test_one_has_it_at_a_time(tmp_path: Path) -> None:
+def test_one_process_holds_it_at_a_time(tmp_path: Path) -> None:
     lock = FlockLock(tmp_path / "l")
     assert not lock.is_held() and not (tmp_path / "l").exists()
     first, second = lock.contender(), lock.contender()
@@ -58,7 +58,7 @@ def test_a_program_that_was_started_meanwhile_does_not_inherit_it(tmp_path: Path
         assert not os.get_inheritable(mine._fd)
 
 
-def test_a_killed_process_has_it_no_more(tmp_path: Path) -> None:
+def test_a_killed_process_does_not_hold_it(tmp_path: Path) -> None:
     lock = FlockLock(tmp_path / "l")
     readable, telling = os.pipe()
     child = os.fork()
@@ -115,7 +115,7 @@ def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
         assert not entered.is_set()
     thread.join(PATIENCE_S)
     assert entered.is_set()
-    # Neither the one that gave up nor the one that left has it still.
+    # Neither the one that gave up nor the one that left still has it.
     with FlockGuard(path, timeout_s=PATIENCE_S):
         assert FlockLock(path).is_held()
     assert not FlockLock(path).is_held()
@@ -192,7 +192,7 @@ def test_a_guard_that_cannot_be_taken_leaves_no_descriptor(
     assert not flock._open_ones
 
 
-def test_a_file_that_cannot_be_opened_anew_is_closed_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_reopened_is_closed_once(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     contender = FlockLock(folder / "l").contender()

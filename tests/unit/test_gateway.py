@@ -45,6 +45,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.faults import at_point
 from tests.harness import timeouts
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.scripted_agent import ScriptedAgent
 
@@ -166,7 +167,7 @@ def test_an_agent_that_is_away_shuts_admission_until_it_returns(desk: Desk) -> N
         "awaiting_rebind",
         "blocked_unavailable",
     )
-    with pytest.raises(UpstreamUnavailable, match="gone"):
+    with raises(UpstreamUnavailable, outcome="none", request_admission="blocked_unavailable"):
         ask(gateway)
     with working(gateway):
         agent.instance_id = "one"
@@ -200,7 +201,7 @@ def test_a_replacement_gets_no_prompt_meant_for_its_predecessor(desk: Desk) -> N
         "blocked_reconciliation",
         "reconciliation_required",
     )
-    with pytest.raises(Blocked, match="reconcile gpu"):
+    with raises(Blocked, request_admission="blocked_reconciliation", epoch=2):
         ask(gateway)
     with working(gateway):
         until_idle(gateway)
@@ -247,7 +248,7 @@ def test_some_may_be_replayed_and_the_others_discarded(desk: Desk) -> None:
     assert (first.requests, first.left) == ([a, c], [b])
     assert gateway.status().request_admission == "blocked_reconciliation"
     assert gateway.claim() is None
-    with pytest.raises(NotFound, match="nosuch"):
+    with raises(NotFound, request_id="nosuch"):
         gateway.reconcile("discard", epoch=2, requests=["nosuch"])
     gateway.reconcile("discard", epoch=2, requests=[b])
     assert gateway.status().request_admission == "open"
@@ -256,12 +257,12 @@ def test_some_may_be_replayed_and_the_others_discarded(desk: Desk) -> None:
 def test_a_decision_about_another_epoch_or_about_nothing_is_refused(desk: Desk) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
-    with pytest.raises(Refused, match="nothing to reconcile"):
+    with raises(Refused, epoch=1):
         gateway.reconcile("replay", epoch=1)
     ask(gateway, "old")
     agent.instance_id = "two"
     gateway.look()
-    with pytest.raises(Refused, match="epoch 1 and it is 2"):
+    with raises(Refused, epoch=2, expected_epoch=1):
         gateway.reconcile("replay", epoch=1)
     with pytest.raises(InvalidValue):
         gateway.reconcile("forget", epoch=2)  # type: ignore[arg-type]
@@ -421,7 +422,7 @@ def test_what_ran_when_the_gateway_died_is_ended_and_the_rest_kept_in_order(desk
 
 
 def _as_if_killed(desk: Desk) -> None:
-    """What a killed gateway leaves behind: its record, with a process that is no more."""
+    """What a killed gateway leaves behind: its record, with a process that has ended."""
     from msgspec.structs import replace
 
     def body(tx: Tx) -> None:
@@ -439,7 +440,7 @@ def _as_if_killed(desk: Desk) -> None:
     desk.store.transact(body, scope=[ATTACHMENTS])
 
 
-def test_what_was_not_known_to_be_delivered_is_said_to_be_unknown(desk: Desk) -> None:
+def test_an_unconfirmed_delivery_is_reported_as_unknown(desk: Desk) -> None:
     first = desk.gateway(ScriptedAgent())
     ask(first)
     assert first.claim() is not None
@@ -452,10 +453,10 @@ def test_a_queue_is_served_for_the_agent_that_it_belongs_to_and_no_other(desk: D
     first = desk.gateway(ScriptedAgent())
     first.belong("name gpu")
     first.belong("name gpu")
-    with pytest.raises(Held, match="that of the agent with the name gpu"):
+    with raises(Held, agent="gpu", owner="name gpu"):
         first.belong("id gpu")
     first.detach()
-    with pytest.raises(Held, match="that of the agent with the name gpu"):
+    with raises(Held, agent="gpu", owner="name gpu"):
         desk.gateway(ScriptedAgent(), take=False).attach("id gpu")
     # A gateway that does not know the owner takes nothing away from it.
     desk.gateway(ScriptedAgent()).detach()
@@ -652,7 +653,7 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(
     "text",
     ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)],
 )
-def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(
+def test_any_answer_of_an_agent_is_kept_and_blocks_nothing(
     desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()
@@ -741,7 +742,7 @@ def unanswered(
     monkeypatch.setattr(gateway, name, lost)
 
 
-def test_a_claim_that_was_committed_and_not_answered_keeps_the_slot_of_nobody(
+def test_a_claim_whose_answer_was_lost_does_not_keep_the_slot(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()
@@ -796,7 +797,7 @@ def test_a_decision_that_was_committed_and_not_answered_counts(
 
 def test_an_expected_epoch_must_be_the_current_one(desk: Desk) -> None:
     gateway = desk.gateway(ScriptedAgent())
-    with pytest.raises(Refused, match="epoch 7 was expected and it is 1"):
+    with raises(Refused, epoch=1, expected_epoch=7):
         ask(gateway, epoch=7)
     assert ask(gateway, epoch=1).epoch == 1
 
@@ -981,7 +982,7 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
     ],
 )
 def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
-    with pytest.raises(InvalidValue, match="adapter"):
+    with raises(InvalidValue, field="adapter"):
         spec_of_manifest({"adapter": adapter})
     if isinstance(adapter, dict):
         with pytest.raises(InvalidValue):

@@ -1,4 +1,4 @@
-"""Asking a gateway whether it is there, with real servers on the other side."""
+"""Health checks of a gateway, against real servers."""
 
 import socket
 import threading
@@ -51,7 +51,7 @@ def serving(answer: bytes, status: int = 200) -> Iterator[int]:
     assert asked == ["/health"]
 
 
-def test_one_that_says_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_answers_ok_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     # A proxy for everything must not be asked for what is on this machine.
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:9")
     with serving(b'{"protocol_version": "v1", "status": "ok"}') as port:
@@ -89,5 +89,5 @@ def test_one_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("host", ["no such host", "a\nb", "x" * 200, "..", "[::"])
-def test_a_host_that_is_none_is_unknown(host: str) -> None:
+def test_an_invalid_gateway_host_is_unknown(host: str) -> None:
     assert GatewayHealth().liveness(gateway(9, host)) is Liveness.UNKNOWN

@@ -130,7 +130,7 @@ def test_a_process_that_is_hidden_from_us_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("embedded", [True, False])
-def test_whoever_may_be_judged_is_in_sight_and_on_a_database_nobody_else(embedded: bool) -> None:
+def test_only_processes_that_can_be_judged_are_in_sight(embedded: bool) -> None:
     for place in (
         HERE,
         *(

@@ -1,4 +1,4 @@
-"""Holds: a count is the size of a set of holders, and who is gone leaves it. On every store, on a
+"""Holds: a count is the size of a set of holders, and a dead holder leaves it. On every store, on a
 clock of the test's.
 """
 
@@ -41,8 +41,8 @@ STORE = MemoryStore()
 
 
 class World:
-    """A store, a machine with processes, and the holds as each process sees them. Process 1 is
-    there from the beginning.
+    """A store, a machine with processes, and the holds as each process sees them. Process 1 exists
+    from the start.
     """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
@@ -135,9 +135,7 @@ def test_taking_twice_is_one_hold_in_its_old_place_with_a_new_lease(
     assert holds.drop("s", by="b") == 2
 
 
-def test_whoever_says_the_same_name_is_the_same_holder_in_any_process(
-    world: World, holds: Holds
-) -> None:
+def test_the_same_name_is_the_same_holder_in_any_process(world: World, holds: Holds) -> None:
     other = world.process(2)
     holds.take("s", by="run")
     assert other.take("s", by="run") == 1
@@ -153,9 +151,7 @@ def test_a_subject_that_nobody_holds_leaves_no_record(world: World, holds: Holds
     assert holds.subjects() == {}
 
 
-def test_dropping_what_is_not_held_names_who_does_and_changes_nothing(
-    world: World, holds: Holds
-) -> None:
+def test_a_refused_drop_names_the_holders_and_changes_nothing(world: World, holds: Holds) -> None:
     for by in ("a", "b"):
         holds.take("s", by=by)
     before = world.store.get(HOLDS, "s")
@@ -244,7 +240,7 @@ def test_taking_again_restarts_the_lease(world: World, holds: Holds) -> None:
     assert holds.take("s", by="a", ttl_s=5) == 1
     world.clock.advance(5)
     assert names(holds) == ["a"]
-    # A shorter time is a shorter time: what counts is what was asked for last.
+    # A shorter time is a shorter time: the last request counts.
     holds.take("s", by="a", ttl_s=1)
     world.clock.advance(1 + INSTANT_S)
     assert names(holds) == []
@@ -256,7 +252,7 @@ def test_a_hold_with_a_time_ends_with_its_process_too(world: World, holds: Holds
     assert names(holds) == []
 
 
-def test_a_hold_without_a_process_lives_by_its_time_alone(world: World, holds: Holds) -> None:
+def test_a_hold_without_a_process_ends_by_its_ttl_alone(world: World, holds: Holds) -> None:
     other = world.process(2)
     assert other.take("s", by="script", process=None, ttl_s=60) == 1
     world.kill(2)
@@ -297,7 +293,7 @@ def test_a_time_that_cannot_be_is_refused(world: World, holds: Holds, ttl_s: flo
 # --- who is gone ---
 
 
-def test_a_dead_holder_counts_no_more_for_anybody_and_the_next_change_sweeps_it(
+def test_a_dead_holder_does_not_count_and_the_next_change_sweeps_it(
     world: World, holds: Holds
 ) -> None:
     world.process(2).take("s", by="dead")
@@ -358,7 +354,7 @@ def test_sweep_removes_everyone_that_is_gone_and_says_how_many(world: World, hol
     assert holds.sweep() == 0
 
 
-def test_a_process_that_got_a_dead_ones_pid_is_another(world: World, holds: Holds) -> None:
+def test_a_process_with_a_reused_pid_is_another_process(world: World, holds: Holds) -> None:
     world.process(2).take("s", by="a")
     world.kill(2)
     world.process(2)
@@ -409,9 +405,7 @@ def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(
     assert holds.sweep() == 1
 
 
-def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(
-    world: World, holds: Holds
-) -> None:
+def test_a_hold_for_a_dead_process_is_not_renewed_by_its_taker(world: World, holds: Holds) -> None:
     """From another machine its death cannot be seen: it would count there for as long as the taker
     lives.
     """
@@ -528,7 +522,7 @@ def test_every_change_is_logged_with_its_count(world: World, holds: Holds) -> No
     ]
 
 
-def test_looking_tells_nothing_and_changes_nothing(world: World, holds: Holds) -> None:
+def test_reading_journals_nothing_and_changes_nothing(world: World, holds: Holds) -> None:
     world.process(2).take("s", by="dead")
     world.kill(2)
     before = world.store.get(HOLDS, "s")
@@ -753,7 +747,7 @@ def test_taken_and_dropped_are_a_set_in_order_of_arrival(steps: list[tuple[bool,
         st.tuples(st.sampled_from([*Liveness, None]), st.booleans(), st.booleans()), max_size=6
     )
 )
-def test_living_are_those_that_nobody_may_reclaim(
+def test_a_hold_counts_as_live_until_it_may_be_reclaimed(
     states: list[tuple[Liveness | None, bool, bool]],
 ) -> None:
     found, probed, expected = [], {}, []

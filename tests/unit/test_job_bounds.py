@@ -1,6 +1,4 @@
-"""A job that was registered fits in every later state; one that never can be claimed holds up no
-other.
-"""
+"""A registered job fits in every later state; one that can never be claimed blocks no other."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -333,7 +331,7 @@ def test_a_verdict_with_room_is_kept_whole(world: World) -> None:
     assert done.result == "r" * 800_000
 
 
-def test_an_event_that_ends_a_job_is_cut_and_one_that_only_tells_is_refused(world: World) -> None:
+def test_a_long_event_is_cut_if_it_ends_the_job_and_refused_otherwise(world: World) -> None:
     job = world.register()
     token = world.pick().token
     with pytest.raises(InvalidValue, match="may have"):

@@ -92,7 +92,7 @@ def test_events_wait_until_they_are_sent_and_are_sent_in_order(world: EventWorld
     world.events.sent([])
 
 
-def test_an_event_can_belong_to_the_step_that_it_tells_of(world: EventWorld) -> None:
+def test_an_event_can_belong_to_the_step_that_it_reports(world: EventWorld) -> None:
     job = world.running()
     world.jobs.register_job("next", agent="a", agent_session="s")
     also = world.events.with_step(EventKind.COMPLETED, detail="done", data={"files": 2})

@@ -32,7 +32,7 @@ class JobTrees(Trees):
     def __init__(self, *living: str) -> None:
         super().__init__(*living)
         self.asked_s: dict[str, float | None] = {}
-        """How long ago each was asked; None for a tree that cannot be asked."""
+        """How long ago each was probed; None for a tree that cannot be probed."""
         self.killed: list[str] = []
         self.searched: list[str] = []
         """The trees that /proc was searched for."""
@@ -164,7 +164,7 @@ def test_a_tree_that_cannot_be_killed_is_left_alone_for_a_while_and_its_job_ends
     trees.asked_s[TREE] = TREE_GRACE_S
     for _ in range(3):
         assert world.jobs.reap() == []
-    # Each try takes seconds, and a busy worker looks every second.
+    # Each try takes seconds, and a busy worker tries every second.
     assert trees.killed == [TREE]
     world.clock.advance(61)
     [ended] = world.jobs.reap()
@@ -192,7 +192,7 @@ def test_all_jobs_of_a_dead_worker_with_a_tree_are_put_back(
         world.pick(holder)
     world.machine.end(7)
     assert world.jobs.reap() == []
-    # One look at each, however many jobs there are.
+    # One check of each, however many jobs there are.
     assert trees.asked == [TREE]
     trees.end(TREE)
     assert {job.job_id for job in world.jobs.reap()} == ids
@@ -208,7 +208,7 @@ def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(
     assert trees.asked == []
 
 
-def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(
+def test_only_the_overdue_attempt_of_a_live_worker_is_asked_to_end(
     world: World, trees: JobTrees
 ) -> None:
     world.register(timeout_sec=10.0)
@@ -372,7 +372,7 @@ def test_proc_is_searched_only_for_attempts_that_were_taken_away(
     job = world.pick(replace(world.worker(7), tree=TREE))
     world.jobs.update_status(job.job_id, "error", token=job.token)
     world.jobs.retry(job.job_id)
-    # Its worker gave the verdict when the tree was gone. If its command did, the FIFO tells.
+    # Its worker gave the verdict when the tree was gone. If its command did, the FIFO shows that.
     again = world.pick(replace(world.worker(8), tree=TREE))
     assert trees.searched == []
     world.jobs.requeue(again.job_id)
@@ -416,7 +416,7 @@ def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(
 
 
 @pytest.mark.parametrize("kind", ["completed", "error"])
-def test_a_command_that_tells_its_own_end_may_finish(
+def test_a_command_that_reports_its_own_end_may_finish(
     world: World, trees: JobTrees, kind: str
 ) -> None:
     job = orphaned(world)

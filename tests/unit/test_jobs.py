@@ -32,6 +32,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.stores import open_store
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
@@ -77,7 +78,7 @@ def test_ids_of_jobs_that_come_one_after_the_other_are_neighbours(
         ids.append(register(jobs).job_id)
         clock.advance(0.025)
     assert all(job_id[0].isalnum() and check_id(job_id) for job_id in ids)
-    # They begin anew once in four hours, so perhaps once in these seconds.
+    # They start again once in four hours, so perhaps once in these seconds.
     assert sum(later < earlier for earlier, later in pairwise(ids)) <= 1
 
 
@@ -199,7 +200,7 @@ def test_every_change_is_logged_without_the_prompt(jobs: Jobs, journal: Journal)
 
 def test_a_given_id_is_taken_once(jobs: Jobs) -> None:
     register(jobs, job_id="nightly-1")
-    with pytest.raises(Collision, match="nightly-1"):
+    with raises(Collision, job_id="nightly-1"):
         register(jobs, job_id="nightly-1")
 
 
@@ -258,7 +259,7 @@ def test_values_that_cannot_be_stored_are_refused_whole(
 
 
 def test_the_longest_prompt_can_be_claimed_and_a_longer_one_is_refused(jobs: Jobs) -> None:
-    with pytest.raises(InvalidValue, match="may have"):
+    with raises(InvalidValue, field="prompt"):
         register(jobs, "x\n" * (JOB_PROMPT_BYTES_MAX // 3))
     job = register(jobs, "x" * (JOB_PROMPT_BYTES_MAX - 2), expected_artifacts=["a"] * 100)
     picked = jobs.pick_pending(LABEL)
@@ -272,13 +273,13 @@ def test_the_longest_prompt_can_be_claimed_and_a_longer_one_is_refused(jobs: Job
 def test_labels_are_free_text_without_control_characters(jobs: Jobs) -> None:
     job = register(jobs, label="fe80::1 / \U0001f600")
     assert jobs.pick_pending("fe80::1 / \U0001f600") is not None
-    with pytest.raises(InvalidName, match="agent session"):
+    with raises(InvalidName, what="agent session"):
         jobs.pick_pending("a\nb")
     assert jobs.list_jobs(agent_session=job.agent_session)[0].job_id == job.job_id
 
 
 def test_an_unknown_job(jobs: Jobs) -> None:
-    with pytest.raises(NotFound, match="holdfast jobs list"):
+    with raises(NotFound, job_id="nosuch"):
         jobs.get_job("nosuch")
     with pytest.raises(NotFound):
         jobs.update_status("nosuch", JobStatus.RUNNING)
@@ -293,7 +294,7 @@ def test_list_filters_and_keeps_the_newest(jobs: Jobs) -> None:
     assert [job.prompt for job in jobs.list_jobs(limit=2)] == ["3", "4"]
     assert len(jobs.list_jobs(limit=9)) == 5
     assert jobs.list_jobs(limit=0) == []
-    with pytest.raises(InvalidValue, match="limit"):
+    with raises(InvalidValue, field="limit"):
         jobs.list_jobs(limit=-1)
 
 
@@ -315,7 +316,7 @@ class Waiter:
         monkeypatch.setattr(listener.FdListener, "wait", noted)
 
     def fall_asleep(self) -> None:
-        """Return when it has looked in vain: from here on only a notice can bring it a job in
+        """Return when it has found nothing: from here on only a notification can bring it a job in
         time.
         """
         self._thread.start()
@@ -367,7 +368,7 @@ def test_a_waiting_pick_wakes_for_a_requeue(jobs: Jobs, monkeypatch: pytest.Monk
 
 def test_a_waiting_pick_gives_up_in_time(jobs: Jobs) -> None:
     assert jobs.pick_pending(LABEL, wait_s=0.01) is None
-    with pytest.raises(InvalidValue, match="wait_s"):
+    with raises(InvalidValue, field="wait_s"):
         jobs.pick_pending(LABEL, wait_s=float("nan"))
 
 

@@ -1,4 +1,4 @@
-"""Verdicts that come too late, jobs that are tried again, and workers that nobody can see. On every
+"""Verdicts that come too late, jobs that are tried again, and workers that cannot be seen. On every
 store.
 """
 

@@ -281,7 +281,7 @@ def test_any_reader_reaps(world: World, look: str) -> None:
     other = world.register()
     if look == "finish":
         running = world.pick()
-        # A busy worker looks now and then.
+        # A busy worker checks now and then.
         world.jobs._reaper._next_s = 0
     world.clock.advance(11)
     if look == "get":
@@ -547,7 +547,7 @@ def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(
     assert [(job.job_id, job.prompt) for job in world.jobs.list_jobs()] == [("again", "new")]
 
 
-def test_the_lowest_priority_of_all_keeps_nobody_from_a_list(world: World) -> None:
+def test_a_job_of_the_lowest_priority_does_not_break_a_list(world: World) -> None:
     # Another program may have registered it: ours refuses such a priority.
     lowest = replace(world.register(), priority=1 - 2**63)
     world.store.transact(lambda tx: tx.put(JOBS, lowest.job_id, lowest), scope=[rows(JOBS)])
@@ -592,8 +592,8 @@ class Unsure:
 def test_what_a_live_worker_was_given_without_an_answer_is_put_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was nobody's to work on, and ended in error when its time was over: after an outage, one
-    for each worker.
+    """Nobody worked on it, and it ended in error when its time was over: after an outage, one for
+    each worker.
     """
     worker = world.worker(7)
     ids = [world.register(str(number)).job_id for number in range(3)]

@@ -121,7 +121,7 @@ def test_another_program_that_is_within_a_line_keeps_it(mirrored: Mirrored) -> N
 def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It came between our line and the look at how long the file is."""
+    """It came between our line and the check of the file's length."""
     fdatasync = os.fdatasync
 
     def late(fd: int) -> None:
@@ -197,8 +197,8 @@ def test_a_busy_mirror_is_left_to_its_writer(mirrored: Mirrored) -> None:
 def test_the_running_writer_checks_again_after_letting_others_in(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change of a second comes when the first has looked for the last time, and the second's
-    own try is in vain.
+    """The second change comes when the first writer has checked for the last time, and the second
+    writer's own try fails.
     """
     close = FlockContender.close
     first = [True]

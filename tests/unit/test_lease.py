@@ -73,7 +73,7 @@ def test_a_renewal_never_shortens_and_keeps_all_else(
     assert (renewed.granted_at, renewed.explicit) == (lease.granted_at, explicit)
 
 
-def test_a_clock_stepped_back_takes_nothing_away() -> None:
+def test_a_clock_set_back_ends_no_lease() -> None:
     lease = grant(NOW, TTL_S)
     assert renew(lease, NOW - timedelta(days=1), TTL_S) == lease
 

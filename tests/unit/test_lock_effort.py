@@ -1,4 +1,4 @@
-"""What one release costs, in calls of Python: it must grow with the number of waiters, and not with
+"""The cost of one release in Python calls: it must grow with the number of waiters, and not with
 its square.
 """
 

@@ -1,5 +1,5 @@
-"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict
-is of, what comes back.
+"""Rules of the lock table by themselves: parts of jobs, the number of sharers, verdicts, what comes
+back.
 """
 
 import threading
@@ -86,7 +86,7 @@ def test_a_time_to_live_has_a_bound(hf: Holdfast) -> None:
         hf.locks.acquire("m", by="job", ttl_s=LOCK_TTL_MAX_S + 1)
 
 
-def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_sharers_is_bounded(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "LOCK_SHARERS_MAX", 2)
     first = hf.locks.acquire("n", by="one", mode="shared")
     hf.locks.acquire("n", by="two", mode="shared")
@@ -117,7 +117,7 @@ def reaped(hf: Holdfast, suspect: Suspect) -> int:
     return len(context_of(hf.locks).transact(lambda transaction: transaction.reap([suspect])))
 
 
-def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> None:
+def test_a_holder_that_renewed_since_is_not_reaped(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
     hold = context_of(hf.locks).read(lambda table: table.lock("n").holds[0])
     for liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
@@ -230,7 +230,7 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
             assert watch.next_expiry_s() is None, "its descriptor reports that death"
 
 
-def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
+def test_only_one_of_several_threads_releases_a_grant(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
     assert [context_of(hf.locks).keeper.discard(grant) for _ in range(2)] == [True, False]
 
@@ -239,7 +239,7 @@ def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
 
 
 def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> LockHold:
-    """A grant of a minute that no process holds, begun so long before now."""
+    """A grant of a minute without a process, from that long ago."""
     lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
     return LockHold(
         id=f"id-{number}",
@@ -266,6 +266,6 @@ def test_what_is_over_by_then_does_not_come_back() -> None:
     assert entered(kept(1, "n", since_s=61), kept(2, "m", since_s=60)) == ([2], [1])
 
 
-def test_of_two_copies_that_cannot_both_be_true_the_newer_comes_back() -> None:
+def test_the_newer_of_two_conflicting_copies_comes_back() -> None:
     assert entered(kept(1, "n"), kept(2, "n"), kept(3, "m")) == ([2, 3], [1])
     assert entered(kept(1, "n", mode=Mode.SHARED), kept(2, "n", mode=Mode.SHARED)) == ([1, 2], [])

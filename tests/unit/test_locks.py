@@ -1,4 +1,4 @@
-"""Locks: sets, modes, ownership, blocks and looks, as a caller sees them, on every store."""
+"""Locks: sets, modes, ownership, blocks and waits, as a caller sees them, on every store."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def test_a_set_is_taken_whole_or_not_at_all(world: World, locks: Locks) -> None:
     assert locks.try_acquire(["a", "b", "c"], by="job") is None
     assert world.holders("a") == world.holders("c") == []
     waiting = world.line_up(["a", "b", "c"], by="job")
-    # Nothing is held while it waits: a free part of the set is still to be had.
+    # Nothing is held while it waits: a free part of the set can still be acquired.
     world.use("a", by="third")
     assert locks.free("b", by="other") == ("b",)
     grant = waiting.result()
@@ -64,7 +64,7 @@ def test_names_are_taken_once_each_in_the_order_given(world: World, locks: Locks
     assert world.rows() == []
 
 
-def test_a_waiting_set_has_its_names_once_each_too(world: World, locks: Locks) -> None:
+def test_duplicate_names_of_a_waiting_set_count_once(world: World, locks: Locks) -> None:
     held = locks.acquire("a", by="other")
     waiting = world.line_up(["a", "b", "a"], by="job")
     assert world.queue("a") == world.queue("b") == ["job"]
@@ -104,7 +104,7 @@ def test_one_request_may_have_as_many_names_as_its_bound_and_doubles_count_once(
 
 
 def test_the_largest_set_of_the_longest_names_can_be_waited_for(world: World, locks: Locks) -> None:
-    """What can be had when nobody is in the way can be waited for when somebody is."""
+    """What can be acquired while it is free can be waited for while it is held."""
     length = LOCK_SET_BYTES_MAX // LOCK_NAMES_MAX
     names = [f"{number:03}".ljust(length, "x") for number in range(LOCK_NAMES_MAX)]
     with raises(InvalidValue, field="names"):
@@ -172,7 +172,7 @@ def test_threads_of_one_process_exclude_each_other(world: World, locks: Locks) -
 # --- modes ---
 
 
-def test_many_share_and_one_has_it_alone(world: World, locks: Locks) -> None:
+def test_many_share_and_one_holds_exclusively(world: World, locks: Locks) -> None:
     shared = [
         locks.acquire("a", by=f"s{number}", mode="shared", timeout_s=0) for number in range(3)
     ]
@@ -270,7 +270,7 @@ def test_the_first_grant_of_an_overlap_frees_its_part_alone(world: World, locks:
     assert locks.release(first)
     assert world.holders("a") == []
     assert world.holders("b") == ["job"]
-    # The part that came from the other grant is not in force any more, and it says so.
+    # The part from the other grant is no longer in force, and it reports that.
     with pytest.raises(LeaseLost):
         second.check()
     assert locks.release(second)
@@ -309,7 +309,7 @@ def test_an_upgrade_waits_for_the_other_sharers_alone(world: World, locks: Locks
     behind.result()
 
 
-def test_two_upgraders_are_a_deadlock_and_the_second_is_told(world: World, locks: Locks) -> None:
+def test_two_upgraders_are_a_deadlock_and_the_second_is_refused(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one", mode="shared")
     two = locks.acquire("a", by="two", mode="shared")
     upgrade = world.line_up("a", by="one")
@@ -317,7 +317,7 @@ def test_two_upgraders_are_a_deadlock_and_the_second_is_told(world: World, locks
         locks.acquire("a", by="two")
     assert "two waits for a, held by one" in caught.value.message
     assert "one waits for a, held by two" in caught.value.message
-    # It keeps its share until it lets go, and then the first goes on.
+    # It keeps its share until it releases, and then the first continues.
     two.check()
     assert upgrade.waits
     assert locks.release(two)
@@ -390,7 +390,7 @@ def test_a_release_after_the_loss_is_false_and_changes_nothing(world: World, loc
     assert world.rows() == ["locks/a"]
 
 
-def test_free_lets_go_of_a_part_and_leaves_the_rest_held(world: World, locks: Locks) -> None:
+def test_free_releases_a_part_and_keeps_the_rest(world: World, locks: Locks) -> None:
     grant = locks.acquire(["a", "b", "c"], by="job")
     waiting = world.line_up("b", by="next")
     assert locks.free(["b", "x"], by="job") == ("b",)
@@ -481,15 +481,13 @@ def test_a_grant_released_inside_its_block_is_no_loss(locks: Locks) -> None:
 # --- looking ---
 
 
-def test_a_look_at_what_is_free_is_over_at_once_and_takes_nothing(
-    world: World, locks: Locks
-) -> None:
+def test_a_wait_for_a_free_name_ends_at_once_and_takes_nothing(world: World, locks: Locks) -> None:
     assert locks.wait(["a", "b"], by="job", timeout_s=0)
     assert locks.wait("a", by="job")
     assert world.rows() == []
 
 
-def test_a_look_waits_for_the_release_and_takes_nothing(world: World, locks: Locks) -> None:
+def test_a_wait_ends_with_the_release_and_takes_nothing(world: World, locks: Locks) -> None:
     held = [locks.acquire("a", by="one"), locks.acquire("b", by="two")]
     looking = world.look(["a", "b"], by="job")
     locks.release(held[0])
@@ -499,16 +497,14 @@ def test_a_look_waits_for_the_release_and_takes_nothing(world: World, locks: Loc
     assert world.rows() == []
 
 
-def test_a_look_that_is_not_answered_in_time_is_false_and_leaves_nothing(
-    world: World, locks: Locks
-) -> None:
+def test_a_wait_that_times_out_returns_false_and_leaves_nothing(world: World, locks: Locks) -> None:
     locks.acquire("a", by="other")
     assert not locks.wait("a", by="job", timeout_s=0)
     assert not locks.wait("a", by="job", timeout_s=0.01)
     assert world.rows() == ["locks/a"]
 
 
-def test_a_look_is_not_kept_by_what_its_own_job_holds(locks: Locks) -> None:
+def test_a_wait_ignores_what_its_own_job_holds(locks: Locks) -> None:
     locks.acquire("a", by="job")
     assert locks.wait("a", by="job", timeout_s=0)
     assert not locks.wait("a", by="other", timeout_s=0)
@@ -520,7 +516,7 @@ def test_a_shared_look_passes_sharers(locks: Locks) -> None:
     assert not locks.wait("a", by="job", timeout_s=0)
 
 
-def test_a_look_keeps_nobody_waiting(world: World, locks: Locks) -> None:
+def test_a_wait_that_takes_nothing_blocks_nobody(world: World, locks: Locks) -> None:
     held = locks.acquire("a", by="other")
     kept = locks.acquire("b", by="other")
     looking = world.look(["a", "b"], by="job")
@@ -532,7 +528,9 @@ def test_a_look_keeps_nobody_waiting(world: World, locks: Locks) -> None:
     assert looking.result()
 
 
-def test_a_look_before_the_next_in_line_sees_the_moment_between(world: World, locks: Locks) -> None:
+def test_a_wait_ahead_of_the_next_waiter_sees_the_moment_between_holders(
+    world: World, locks: Locks
+) -> None:
     held = locks.acquire("a", by="other")
     looking, waiting = world.look("a", by="job"), world.line_up("a", by="next")
     locks.release(held)
@@ -601,8 +599,8 @@ def test_a_wait_that_ends_without_a_grant_names_the_holder_and_leaves_nothing(
 def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
     world: World, locks: Locks, watches: Watches
 ) -> None:
-    """With others between it and the holder, both are named: the one that is just ahead cannot let
-    go of anything.
+    """With others between it and the holder, both are named: the one just ahead has nothing to
+    release.
     """
     locks.acquire("a", by="holder")
     first = world.line_up("a", by="first", locks=world.process(7))
@@ -661,7 +659,7 @@ def test_many_holders_and_a_long_line_are_cut(
         locks.release(grant)
 
 
-def test_a_look_in_vain_says_who_holds_it(locks: Locks) -> None:
+def test_a_wait_that_times_out_names_the_holders(locks: Locks) -> None:
     assert locks.wait_free("a", by="job", timeout_s=0) is None
     locks.acquire("a", by="holder")
     for timeout_s in (0, 0.01):
@@ -671,7 +669,7 @@ def test_a_look_in_vain_says_who_holds_it(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 0.01])
-def test_a_try_is_none_when_its_time_is_over(world: World, locks: Locks, timeout_s: float) -> None:
+def test_try_acquire_returns_none_on_timeout(world: World, locks: Locks, timeout_s: float) -> None:
     locks.acquire("a", by="holder")
     assert locks.try_acquire("a", by="job", timeout_s=timeout_s) is None
     with pytest.raises(LockTimeout):
@@ -715,7 +713,7 @@ def test_a_place_that_is_given_up_lets_those_behind_it_go(
     assert world.queue("a") == []
 
 
-def test_whoever_is_told_that_it_waits_may_end_the_wait(world: World, locks: Locks) -> None:
+def test_the_on_wait_callback_may_end_the_wait(world: World, locks: Locks) -> None:
     """An exception out of `on_wait` ends the request, and leaves nothing of it."""
     held = locks.acquire("a", by="holder")
 
@@ -744,7 +742,7 @@ def test_a_request_granted_while_it_is_withdrawn_is_not_kept(world: World, locks
     assert world.rows() == []
 
 
-def test_whoever_waits_is_told_when_another_comes_to_be_ahead(world: World, locks: Locks) -> None:
+def test_a_waiter_is_notified_when_another_request_moves_ahead(world: World, locks: Locks) -> None:
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job")
     urgent = world.line_up("a", by="urgent", priority=1)

@@ -1,5 +1,5 @@
-"""How a grant ends without its holder's wish: its time is over, its process is dead, an operator
-takes it away, a reboot.
+"""How a grant ends without a release: its TTL ends, its process dies, an operator takes it away,
+the machine reboots.
 """
 
 import os
@@ -92,7 +92,7 @@ def test_a_grant_passes_on_at_the_instant_after_its_time_and_not_before(timed: W
     assert timed.holders("a") == ["other"]
 
 
-def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
+def test_an_expired_holder_that_releases_at_that_moment_blocks_nobody(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request without a wait was refused for a grant that was not in force: it found
@@ -111,7 +111,7 @@ def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
     assert timed.locks.try_acquire("a", by="other") is not None
 
 
-def test_whoever_waits_gets_it_when_its_time_is_over(timed: World) -> None:
+def test_a_waiter_gets_the_lock_when_the_ttl_ends(timed: World) -> None:
     timed.locks.acquire("a", by="job", ttl_s=5)
     wait = [timed.line_up("a", by=by) for by in ("next", "last")]
     timed.clock.advance(5)
@@ -191,7 +191,7 @@ def outlives(timed: World, name: str) -> bool:
     return timed.process(7, Machine("host-2")).try_acquire(name, by="other") is None
 
 
-def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(timed: World) -> None:
+def test_the_rest_of_a_partly_released_grant_is_kept_and_not_lost(timed: World) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
     assert timed.locks.free("a", by="job") == ("a",)
     assert (grant.names, grant.taken, dict(grant.tokens)) == (("b",), ("b",), {"b": grant.token})
@@ -206,7 +206,7 @@ def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(time
     )
 
 
-def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on_though_it_is_told(
+def test_the_rest_of_a_grant_is_kept_when_another_process_releases_a_part(
     timed: World,
 ) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
@@ -219,7 +219,7 @@ def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on
     assert grant.release() and timed.rows() == []
 
 
-def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the_rest(
+def test_an_overlapping_grant_keeps_its_own_names_when_the_outer_grant_ends(
     timed: World,
 ) -> None:
     outer = timed.locks.acquire("a", by="job")
@@ -230,7 +230,7 @@ def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the
     assert inner.release() and timed.rows() == []
 
 
-def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
+def test_a_part_released_during_a_background_check_is_not_lost(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
@@ -246,7 +246,7 @@ def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
     assert not grant.gone and context_of(timed.locks).keeper.kept() == [grant]
 
 
-def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
+def test_a_grant_whose_release_fails_is_still_kept(timed: World) -> None:
     store = FailingStore(timed.store)
     locks = Locks(store, timed.journal, timed.machine.begin(3))
     grant = locks.acquire(["a", "b"], by="job")
@@ -300,8 +300,8 @@ def test_a_grant_released_while_another_thread_renews_it_is_not_lost(
 
 
 def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
-    """One renewed it as the other let go of a part: the renewal's copy had what was free by then,
-    or there was none at all.
+    """One thread renewed it as the other released a part: the renewal's copy had free names, or
+    there was none at all.
     """
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
@@ -432,7 +432,7 @@ def test_a_renewed_grant_can_be_released_and_waited_for(timed: World) -> None:
     assert timed.rows() == []
 
 
-def test_renewing_after_the_time_is_a_loss_though_nobody_came(timed: World) -> None:
+def test_renewing_after_the_ttl_is_a_loss_though_nobody_else_waits(timed: World) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=5)
     lost = grant.lost
     timed.clock.advance(5 + INSTANT_S)
@@ -501,9 +501,7 @@ def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_fo
 
 
 def test_a_grant_renewed_with_a_time_has_that_time(timed: World) -> None:
-    """One that lived by its process lives by the time that it is given, or goes on to live by its
-    process.
-    """
+    """A grant that lasted with its process gets a TTL, or continues to last with its process."""
     grant = timed.locks.acquire("a", by="job")
     timed.locks.renew(grant, ttl_s=5)
     (hold,) = timed.locks.status("a").holds
@@ -558,7 +556,7 @@ def test_a_whole_line_of_the_dead_is_passed_without_waiting(world: World) -> Non
     assert world.rows() == []
 
 
-def test_whoever_waits_is_woken_by_the_death(unhurried: World) -> None:
+def test_a_waiter_is_woken_by_the_death(unhurried: World) -> None:
     unhurried.process(2).acquire("a", by="job")
     wait = unhurried.line_up("a", by="next")
     unhurried.machine.end(2)
@@ -650,7 +648,7 @@ def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("room_for_two")
-def test_of_as_many_sharers_as_may_be_the_dead_make_room_at_once(unhurried: World) -> None:
+def test_dead_sharers_make_room_in_a_full_set_at_once(unhurried: World) -> None:
     """Nobody was taken for ahead of one who wanted to share it too: it waited for the dead until
     its time was over.
     """
@@ -722,7 +720,7 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
     near = timed.line_up("a", by="near")
     near.until_reported(2)
     assert timed.queue("a") == ["near"]
-    # It was still there after all; it learns that it is out of the line when it looks.
+    # It was still there; it learns that it is out of the queue when it checks.
     timed.nudge(addresses)
     with pytest.raises(LeaseLost):
         far.result()
@@ -731,7 +729,7 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
     assert {entry.data["by"] for entry in timed.logged("lock.waiter_expired")} == {"far"}
 
 
-def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_place(
+def test_a_waiter_that_reads_its_answer_during_a_cleanup_keeps_its_place(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asked again under the same key, which was then removed: its other names were waited for by
@@ -817,15 +815,15 @@ def test_a_grant_for_another_process_lives_and_dies_with_that_one(world: World) 
     world.locks.acquire("a", by="other", timeout_s=0)
 
 
-def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(timed: World) -> None:
+def test_a_request_for_a_dead_process_is_not_renewed_by_its_requester(timed: World) -> None:
     """From another machine its death cannot be seen: the lock was held there for as long as the one
     that asked lived.
     """
     host_2 = Machine("host-2")
     asking, seat = timed.process(7, host_2), host_2.begin(8)
     grant = asking.acquire("a", by="job", process=seat.current())
-    # The keeper's own first look: begun late, it would have seen the process alive, and renewed
-    # after its death.
+    # The keeper's own first check: if it started late, it would have seen the process alive, and
+    # renewed after its death.
     until(lambda: grant.id in context_of(asking).keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
     context_of(asking).keeper._renew_due(everything=True)
@@ -840,7 +838,7 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(tim
     host_2.close()
 
 
-def test_a_grant_that_no_process_holds_lives_by_its_time_alone(timed: World) -> None:
+def test_a_grant_without_a_process_ends_by_its_ttl_alone(timed: World) -> None:
     asking = timed.process(2)
     grant = asking.acquire("a", by="job", ttl_s=60, process=None)
     timed.machine.end(2)
@@ -961,7 +959,7 @@ class _Ears:
 @pytest.fixture
 def asleep(timed: World, monkeypatch: pytest.MonkeyPatch) -> Asleep:
     made = Asleep(timed.store, timed.clock)
-    # A time limit is of the process's own clock; here that is the sum of its sleeps.
+    # A time limit uses the process's own clock; here that is the sum of its sleeps.
     monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: made.slept_s))
     return made
 
@@ -977,7 +975,7 @@ LOOKS_MAX = WAIT_S / WAIT_RECHECK_S + 5 * WAIT_S / LOCK_LEASE_S
 """A look every WAIT_RECHECK_S, and a few for each lease, of its own and of the requests ahead."""
 
 
-def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asleep: Asleep) -> None:
+def test_a_waiter_for_a_live_holder_wakes_rarely(timed: World, asleep: Asleep) -> None:
     timed.locks.acquire("a", by="holder")
     with pytest.raises(LockTimeout):
         sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S)
@@ -1004,7 +1002,7 @@ def test_a_waiter_for_another_machine_does_not_poll(timed: World, asleep: Asleep
     assert asleep.transactions <= 5 + 6 * WAIT_S / LOCK_LEASE_S
 
 
-def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(
+def test_a_waiter_renews_its_place_however_much_happens_ahead_of_it(
     timed: World, asleep: Asleep
 ) -> None:
     """Another comes to be just ahead of it again and again, each time before its next sign would be
@@ -1091,9 +1089,9 @@ def test_a_waiter_that_sees_another_reap_does_not_poll(timed: World, asleep: Asl
     assert asleep.sleeps <= LOOKS_MAX
 
 
-def test_a_look_that_another_answered_ends_at_once(timed: World, asleep: Asleep) -> None:
-    """The next in line takes over from the dead, and tells the look that it was free; the look sees
-    the death as well.
+def test_a_wait_that_another_process_answered_ends_at_once(timed: World, asleep: Asleep) -> None:
+    """The next waiter takes over from the dead holder, and tells the other wait that the name was
+    free; that wait sees the death as well.
     """
     timed.process(2).acquire("a", by="dead")
 
@@ -1233,7 +1231,7 @@ def test_a_suspended_grant_is_resumed(lasting: World) -> None:
     resumed = locks.resume(suspended.grant)
     assert (resumed.saved(), resumed.taken) == (grant.saved(), grant.taken)
     resumed.check()
-    # It goes on with the numbers of its requests: no two have one id.
+    # It continues with the numbers of its requests: no two have one id.
     assert locks.acquire("c", by="job").id not in (grant.id, resumed.id)
     assert resumed.release()
     assert lasting.holders("a") == []
@@ -1297,7 +1295,9 @@ def test_a_grant_that_must_be_kept_is_not_suspended(
 # --- kicked ---
 
 
-def test_a_kick_is_journalled_with_who_and_why_and_the_holder_is_told(world: World) -> None:
+def test_a_kick_is_journalled_with_actor_and_reason_and_the_holder_is_notified(
+    world: World,
+) -> None:
     locks = world.locks
     grant = world.process(2).acquire(["a", "b"], by="job")
     lost = grant.lost
@@ -1393,7 +1393,7 @@ class Boots:
         return World(store, self.clock)
 
     def reboot(self) -> World:
-        """End all processes and begin anew."""
+        """End all processes and start again."""
         self.world.close()
         self.world = self._boot()
         return self.world
@@ -1421,7 +1421,7 @@ def test_grants_of_no_process_outlive_a_reboot_and_keep_their_tokens(boots: Boot
     assert [after.holders(name) for name in "abcd"] == [["person"], ["person"], [], []]
     after.locks.check_token("a", before.token)
     assert after.locks.try_acquire("b", by="other") is None
-    # The time goes on as before.
+    # The time continues as before.
     boots.clock.advance(3540)
     after.locks.check_token("b", before.token)
     boots.clock.advance(INSTANT_S)
@@ -1438,7 +1438,7 @@ def test_grants_whose_time_was_over_do_not_come_back(boots: Boots) -> None:
 
 
 @pytest.mark.parametrize("how", ["release", "token", "free", "kick"])
-def test_grants_that_were_let_go_do_not_come_back(boots: Boots, how: str) -> None:
+def test_released_grants_do_not_come_back(boots: Boots, how: str) -> None:
     locks = boots.world.locks
     grant = locks.acquire("a", by="person", ttl_s=3600, process=None)
     ended: dict[str, Callable[[], object]] = {
@@ -1452,7 +1452,7 @@ def test_grants_that_were_let_go_do_not_come_back(boots: Boots, how: str) -> Non
     assert boots.reboot().holders("a") == []
 
 
-def test_a_part_that_was_let_go_does_not_come_back(boots: Boots) -> None:
+def test_a_released_part_does_not_come_back(boots: Boots) -> None:
     grant = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
     assert boots.world.locks.free("a", by="person") == ("a",)
     world = boots.reboot()
@@ -1549,6 +1549,14 @@ def test_a_holder_cut_off_from_the_store_learns_when_its_lease_ends() -> None:
 def test_a_holder_that_renews_gets_no_notice() -> None:
     store = Distant()
     locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=0.3))
-    with locks.acquire("a", by="job") as grant:
-        assert not grant.lost.wait(1.0)
+
+    def is_kept() -> bool:
+        grant = locks.acquire("a", by="job")
+        lost = grant.lost.wait(1.0)
+        locks.release(grant)
+        return not lost
+
+    # A stalled machine may renew too late once; a holder that is notified all the same is so each
+    # time.
+    until(is_kept)
     locks.close()

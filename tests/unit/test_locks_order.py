@@ -1,5 +1,5 @@
-"""Whose turn it is: arrival, priority and ageing, backfill and its bound, false cycles that are
-passed and real ones told.
+"""Who goes next: arrival, priority and ageing, backfill and its bound, false cycles that are passed
+and real ones that are refused.
 """
 
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_a_higher_priority_goes_first_and_equal_ones_by_arrival(world: World, lo
         (LOCK_PRIORITY_AGE_S + 1, "patient"),
     ],
 )
-def test_a_step_of_priority_is_worth_so_much_waiting_and_no_more(
+def test_a_step_of_priority_is_worth_a_fixed_time_of_waiting(
     timed: World, waited_s: float, first: str
 ) -> None:
     held = timed.locks.acquire("a", by="holder")
@@ -162,7 +162,7 @@ def test_a_clock_stepped_back_lets_nobody_overtake_on_another_name(timed: World)
 # --- backfill ---
 
 
-def test_one_that_conflicts_with_nobody_ahead_passes_as_often_as_it_likes(
+def test_a_request_without_a_conflict_ahead_passes_without_a_bound(
     world: World, locks: Locks
 ) -> None:
     held = locks.acquire("a", by="holder")
@@ -355,7 +355,7 @@ def test_crossed_locks_are_a_deadlock_that_the_younger_gets_at_once(
         "names": ["a", "z"],
         "cycle": "two waits for a, held by one; one waits for b, held by two",
     }
-    # It holds what it held, waits for nothing, and the other goes on as soon as it lets go.
+    # It keeps what it held, waits for nothing, and the other continues as soon as it releases.
     two.check()
     assert world.queue("a") == world.queue("z") == []
     locks.release(two)
@@ -406,7 +406,7 @@ def test_a_wait_for_a_chain_that_ends_is_no_deadlock(world: World, locks: Locks)
     chain[2].result()
 
 
-def test_a_grant_to_one_thread_can_close_a_cycle_and_the_youngest_is_told(
+def test_a_grant_to_one_thread_can_close_a_cycle_and_the_youngest_is_refused(
     world: World, locks: Locks
 ) -> None:
     """A job of two threads waits for `b`, and comes to hold what the holder of `b` waits for."""

@@ -43,7 +43,7 @@ def test_a_fifo_in_its_place_holds_up_nobody(tmp_path: Path) -> None:
     assert FILES.read(str(tmp_path / "fifo")) == b""
 
 
-def test_no_more_is_read_than_a_manifest_may_have(tmp_path: Path) -> None:
+def test_at_most_the_bound_of_a_manifest_is_read(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * (MANIFEST_BYTES_MAX + 100))
     assert len(FILES.read(str(path)) or b"") == MANIFEST_BYTES_MAX + 1

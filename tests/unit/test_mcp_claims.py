@@ -1,5 +1,4 @@
-"""What an agent holds over MCP: heartbeats, grants that it did not come for, cancelled calls.
-
+"""What an agent holds over MCP: heartbeats, grants that it did not collect, cancelled calls.
 Without a client.
 """
 
@@ -38,6 +37,7 @@ from holdfast.surfaces.mcp.server import Calls
 from holdfast.surfaces.mcp.tool import Tool, ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 
 
@@ -122,7 +122,7 @@ def _lock_claim(hf: Holdfast) -> tuple[LockClaim, threading.Event]:
     return claim, ended
 
 
-def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
+def test_a_lock_that_its_agent_does_not_collect_is_released(hf: Holdfast) -> None:
     held = hf.locks.acquire("x", by="other")
     claim, ended = _lock_claim(hf)
     assert claim.renew(1e12) is None
@@ -171,11 +171,11 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     assert claim.release(1) is False
 
 
-def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
+def test_a_lock_granted_while_its_request_is_given_up_is_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that takes its time: the caller of a release is asked to repeat it, and need not for
-    it to be let go.
+    """A slow store: the caller of a release is asked to repeat it, but the release happens without
+    that.
     """
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
 
@@ -185,7 +185,7 @@ def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
 
     monkeypatch.setattr(hf.locks, "try_acquire", slowly)
     claim, ended = _lock_claim(hf)
-    with pytest.raises(StoreUnavailable, match="release it again"):
+    with raises(StoreUnavailable, outcome="unknown"):
         claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
@@ -193,7 +193,7 @@ def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
     assert hf.locks.statistics()["x"].grants == 1
 
 
-def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
+def test_a_swap_that_its_agent_does_not_collect_is_given_up(hf: Holdfast) -> None:
     ended = threading.Event()
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
@@ -208,7 +208,7 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status() == (None, None, [], None)
 
 
-def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(
+def test_a_swap_that_becomes_ready_while_it_is_given_up_is_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a lock: the swap would stand in everybody's way until the agent ends."""
@@ -222,13 +222,13 @@ def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(
     ended = threading.Event()
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
-    with pytest.raises(StoreUnavailable, match="release it again"):
+    with raises(StoreUnavailable, outcome="unknown"):
         claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.workflows.swap_status().marker is None
     assert [event.event for event in hf.workflows.swap_log()] == ["swap_started", "swap_failed"]
-    with pytest.raises(LeaseLost, match="given up"):
+    with raises(LeaseLost, recipe="large"):
         claim.result()
 
 
@@ -303,7 +303,7 @@ def test_a_swap_whose_giving_up_failed_can_be_given_up_again(
     assert session.hf.workflows.swap_status().marker is None
 
 
-def test_to_let_go_of_what_was_refused_frees_nothing(
+def test_releasing_a_refused_request_frees_nothing(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hf.locks, "try_acquire", _away)
@@ -325,7 +325,7 @@ def test_a_grant_being_released_is_not_shown_as_held(
         claim.renew(1e12)
 
     monkeypatch.setattr(session.hf.locks, "check", check_and_give_back)
-    with pytest.raises(LeaseLost, match="given back"):
+    with raises(LeaseLost, names=["x"]):
         ask(session, "wait", handle=handle)
     assert session.hf.locks.status("x").holds == ()
 
@@ -402,7 +402,7 @@ class SlowGateway:
 def test_an_accepted_prompt_counts_as_accepted_when_its_gateway_falls_silent(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told as refused, it was sent again, and done twice if it had begun."""
+    """Reported as refused, it was sent again, and done twice if it had started."""
     gateway = SlowGateway()
     monkeypatch.setattr(session.hf, "gateway", lambda _: gateway)
     reported = Calls(session).run_here(
@@ -432,7 +432,7 @@ def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:
 
 def test_a_handle_is_for_what_it_is_for(session: Session) -> None:
     handle = ask(session, "acquire", Call(), names=["x"])["handle"]
-    with pytest.raises(NotFound, match="lock on x"):
+    with raises(NotFound, handle="lock:1"):
         session.claim(handle, JobClaim)
     with pytest.raises(NotFound):
         ask(session, "release", handle="lock:99")

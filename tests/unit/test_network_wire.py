@@ -1,5 +1,5 @@
-"""The registry in plain files: what is written is read again, what others wrote survives, and what
-is damaged is told.
+"""The registry in plain files: written data is read again, other programs' data survives, and
+damage is reported.
 """
 
 import math
@@ -219,7 +219,7 @@ def test_a_time_beyond_the_calendar_is_no_reason_to_lose_a_lease(when: float) ->
         (read_neighbor_leases, {**OLD_NEIGHBORS, "leases": [None]}),
     ],
 )
-def test_what_is_none_is_refused(read: Any, document: Any) -> None:
+def test_an_invalid_document_is_refused(read: Any, document: Any) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         read("k", document)
 

@@ -65,7 +65,7 @@ def test_without_descriptors_a_process_is_not_watched_and_none_leak(
 
 @pytest.mark.parametrize("pid", [2**31, 10**30])
 def test_a_number_that_no_process_can_have_is_a_dead_one(pid: int) -> None:
-    """One such number in another program's file made every look at all of its records fail."""
+    """One such number in another program's file made every read of all its records fail."""
     processes = Procfs()
     holder = replace(processes.current(), pid=pid)
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
@@ -120,7 +120,7 @@ def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> N
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**12, 1 << 70])
-def test_a_pid_that_cannot_be_is_nobodys(pid: int) -> None:
+def test_an_impossible_pid_belongs_to_no_process(pid: int) -> None:
     """Another program's record may have any number: of 0 and -1 the kernel says that there are such
     processes.
     """

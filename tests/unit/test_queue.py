@@ -292,7 +292,7 @@ def _done(made: Made, prompt: str) -> str:
     return request_id
 
 
-def test_pruning_takes_what_ended_long_ago_with_its_key_and_tells(made: Made) -> None:
+def test_pruning_removes_old_finished_requests_with_their_keys(made: Made) -> None:
     old = [_done(made, str(n)) for n in range(3)]
     made.clock.advance(2 * DAY_S)
     young = _done(made, "young")
@@ -464,7 +464,7 @@ def test_a_damaged_request_does_not_keep_the_slot_for_ever(tmp_path: Path) -> No
     made.store.close()
 
 
-def test_every_change_wakes_who_waits_for_the_queue(made: Made) -> None:
+def test_every_change_wakes_those_that_wait_for_the_queue(made: Made) -> None:
     """Not by the look that a sleeper takes now and then anyway: by a notice."""
     with made.store.listen([topic_of("gpu")]) as ears:
         made.accept("1")
@@ -475,7 +475,7 @@ def test_every_change_wakes_who_waits_for_the_queue(made: Made) -> None:
         assert heard(ears)
 
 
-def test_only_an_express_change_wakes_who_waits_for_those(made: Made) -> None:
+def test_only_an_express_change_wakes_those_that_wait_for_express_requests(made: Made) -> None:
     with made.store.listen([express_topic_of("gpu")]) as ears:
         made.accept("1")
         assert not ears.wait(0).notified

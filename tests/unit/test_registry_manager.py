@@ -90,7 +90,7 @@ def test_a_damaged_file_is_an_error_in_the_managers_own_log(
 
 
 def test_leaked_leases_of_an_older_system_end_by_the_configured_time(tmp_path: Path) -> None:
-    """They say no more than a number of a process and when they began."""
+    """They contain only a process id and a start time."""
     folder = tmp_path / "lab"
     folder.mkdir()
     began = [
@@ -176,7 +176,7 @@ def test_a_folder_of_lock_files_that_cannot_be_made_is_named(tmp_path: Path) -> 
 
 
 def test_managers_with_different_rules_for_addresses_each_keep_their_own(tmp_path: Path) -> None:
-    """Each registration is judged by the rule of the one that registers; what is there stays."""
+    """Each registration is judged by the rule of its own manager; existing hosts stay."""
     folder = {"registry_dir": str(tmp_path / "lab")}
     address = {"primary_ip": "10.0.0.1/24"}
     with (
@@ -261,7 +261,7 @@ def test_a_wrong_configuration_names_what_is_wrong(bad: Any, named: str) -> None
         RegistryManager(bad)
 
 
-def test_a_registry_that_is_switched_off_says_so_at_every_call(tmp_path: Path) -> None:
+def test_a_disabled_registry_refuses_every_call(tmp_path: Path) -> None:
     log = tmp_path / "log"
     manager = RegistryManager(
         {"enabled": False, "registry_dir": str(tmp_path / "none"), "transaction_log_path": str(log)}
@@ -453,8 +453,8 @@ def test_a_damaged_cursor_repeats_no_line_and_loses_none(
 def test_while_another_copies_that_one_copies_for_all(
     manager: RegistryManager, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change of a second comes while a first is about to say how far it got, and its own try is
-    in vain.
+    """The second change comes while the first is about to record its position, and the second's own
+    try fails.
     """
     second = RegistryManager({"transaction_log_path": str(log)})
     put = journal_mirror._put
@@ -494,7 +494,7 @@ def test_a_store_that_cannot_be_opened_is_reported(
         lambda manager: manager.get_host_lease_count("../x"),
     ],
 )
-def test_one_that_is_switched_off_says_so_whatever_it_is_given(call: Any) -> None:
+def test_a_disabled_registry_refuses_any_arguments(call: Any) -> None:
     with (
         RegistryManager({"enabled": False}) as manager,
         pytest.raises(RegistryError, match="switched off") as refused,

@@ -1,4 +1,4 @@
-"""Settings: who speaks first wins, and nothing unknown is passed over."""
+"""Settings: their order of precedence, and unknown keys."""
 
 import tomllib
 from typing import Any

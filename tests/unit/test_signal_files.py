@@ -40,7 +40,9 @@ def test_a_signal_says_for_which_swap_it_was_made(signals: SignalFiles) -> None:
     assert signals.swap_of(path, "train", 8) == signals.swap_of(path, "other", 7) == 0
 
 
-def test_one_signal_given_by_many_at_once_is_nobodys_foreign_file(signals: SignalFiles) -> None:
+def test_a_signal_written_by_many_at_once_is_not_taken_for_a_foreign_file(
+    signals: SignalFiles,
+) -> None:
     """A reader may give it a moment after the swap did; it must never find half of it."""
     with ThreadPoolExecutor(8) as pool:
         for token in range(200):

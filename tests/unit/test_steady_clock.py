@@ -123,7 +123,7 @@ def test_a_clock_set_back_again_is_as_it_was(steady: SteadyClock, clock: ManualC
     assert steady.for_retention(clock.now()) == clock.now()
 
 
-def test_a_small_step_is_none(steady: SteadyClock, clock: ManualClock) -> None:
+def test_a_small_clock_step_is_ignored(steady: SteadyClock, clock: ManualClock) -> None:
     clock.step(CLOCK_JUMP_S)
     assert steady.without_jump(clock.now()) == clock.now()
 
@@ -191,7 +191,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def hf(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
-    # Every change looks at the bounds of everything.
+    # Every change checks the bounds of everything.
     monkeypatch.setattr("holdfast.primitives.journal.JOURNAL_TRIM_EVERY", 1)
     monkeypatch.setattr("holdfast.domains.jobs.registry.JOBS_PRUNE_EVERY", 1)
     with connect(url, clock=clock) as made:

@@ -1,5 +1,5 @@
 """Waits that are ended from outside, by a descriptor: they end at once, hold nothing and leave
-nothing in line.
+nothing queued.
 """
 
 import os
@@ -61,7 +61,7 @@ def test_a_free_lock_is_granted_all_the_same(hf: Holdfast, stop: int) -> None:
     assert hf.locks.wait("router-2", by="first", stop_fd=stop)
 
 
-def test_a_look_is_ended(hf: Holdfast, stop: int) -> None:
+def test_a_wait_that_takes_nothing_is_ended(hf: Holdfast, stop: int) -> None:
     hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
     began = time.monotonic()
     looked = hf.locks.wait(

@@ -1,5 +1,5 @@
-"""Characters that nobody sees: people are shown them, no new name has one, and no text is hidden in
-a prompt.
+"""Invisible characters: people are shown them, no new name has one, and no text is hidden in a
+prompt.
 """
 
 import unicodedata

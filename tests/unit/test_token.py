@@ -28,7 +28,7 @@ def test_an_era_only_grows_also_with_a_clock_stepped_back(known: int, now: datet
 
 
 @given(st.lists(instants, max_size=20))
-def test_eras_begun_one_after_another_only_grow(clock: list[datetime]) -> None:
+def test_successive_eras_only_grow(clock: list[datetime]) -> None:
     known, seen = 0, []
     for now in clock:
         known = token.next_era(known, now)

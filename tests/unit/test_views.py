@@ -1,4 +1,6 @@
-"""What the page shows: each thing says why it is so, and what needs somebody is named, once."""
+"""What the page shows: each thing says why it is so, and everything that needs a person is named
+once.
+"""
 
 import os
 from collections.abc import Iterator
@@ -151,7 +153,7 @@ def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(
     )
 
 
-def test_a_part_of_a_job_has_the_jobs_worker_and_any_other_name_none(hf: Holdfast) -> None:
+def test_a_part_of_a_job_has_the_jobs_worker(hf: Holdfast) -> None:
     job = hf.jobs.register_job(prompt="p", agent="codex", agent_session="bench").job_id
     hf.jobs.pick_pending("bench")
     for by in (f"{job}/left", "no such", "a b / c", "x" * 200):
@@ -266,7 +268,7 @@ def test_a_job_offers_what_may_be_done_with_it(
     ] * verbs.count("requeue_job")
 
 
-def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None:
+def test_the_events_of_a_job_are_shown_without_secrets(hf: Holdfast) -> None:
     job = _job(hf, "sort it")
     assert job.auth_token
     hf.jobs.pick_pending("tmux:a")
@@ -317,7 +319,7 @@ def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(
     )
 
 
-def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(
+def test_many_failed_jobs_are_counted_and_the_last_are_named(
     hf: Holdfast, clock: ManualClock
 ) -> None:
     """Three of 22 were shown, and nothing was said of the others."""
@@ -342,9 +344,7 @@ def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(
     assert sum(need.count for need in needs) == 22
 
 
-def test_of_many_dead_agents_some_are_named_and_all_are_counted(
-    hf: Holdfast, clock: ManualClock
-) -> None:
+def test_many_dead_agents_are_counted_and_some_are_named(hf: Holdfast, clock: ManualClock) -> None:
     for number in range(8):
         _publish(hf, f"agent-{number}", lease_s=5)
     clock.advance(10)
@@ -353,7 +353,7 @@ def test_of_many_dead_agents_some_are_named_and_all_are_counted(
     assert (needs[-1].count, needs[-1].words) == (3, "3 more agents are not alive: show all")
 
 
-def test_agents_are_named_in_what_the_journal_tells(hf: Holdfast, clock: ManualClock) -> None:
+def test_journal_entries_name_their_agents(hf: Holdfast, clock: ManualClock) -> None:
     """An id was all there was to read."""
     agent = _publish(hf, "gpu", lease_s=60)
     hf.agents.refresh(agent.agent_id, agent.generation_id)

@@ -239,8 +239,8 @@ def test_records_of_an_earlier_version_are_read() -> None:
     assert _wire(SWAP_MARKER).read("only", in_a_file) == read
 
 
-def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
-    """Read as one, it failed every look at all the others."""
+def test_a_workflow_that_would_end_beyond_the_calendar_is_refused() -> None:
+    """Read as one, it failed every read of all the others."""
     document = {
         "recipe": "llama",
         "owner_pid": 1,
@@ -269,7 +269,7 @@ def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
         st.none() | texts | numbers | st.lists(numbers, max_size=1),
     )
 )
-def test_a_document_that_is_none_raises_what_a_layout_may_raise(
+def test_an_invalid_document_raises_what_a_layout_may_raise(
     document: dict[str, object],
 ) -> None:
     for space in SCOPE:

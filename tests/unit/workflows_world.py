@@ -77,7 +77,7 @@ def seen_by(
 
 
 class World:
-    """Process 1 is there from the beginning."""
+    """Process 1 exists from the start."""
 
     def __init__(self, store: Store, clock: ManualClock, folder: Path) -> None:
         self.real_store = store
