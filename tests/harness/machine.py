@@ -32,7 +32,7 @@ class Machine:
             for fd in self._watched.pop(pid, []):
                 os.close(fd)
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         ticks = self._living.get(pid)
         if ticks is None:
             return None
@@ -66,7 +66,7 @@ class NoTrees:
     def watch_tree(self, tree: str) -> int | None:
         raise NotImplementedError
 
-    def ask_tree(self, tree: str) -> float | None:
+    def terminate_tree(self, tree: str) -> float | None:
         raise NotImplementedError
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
@@ -86,7 +86,7 @@ class ProcessTable(NoTrees):
     def here(self) -> Place:
         return self.machine.place
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         return self.machine.sight(pid)
 
     def boot_lives(self, boot_id: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kernel.codec import Discreet, Instant, Record, Value, to_json, to_plain
+from holdfast.kernel.codec import Redacted, Instant, Record, Value, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
 from tests.harness.errors import raises
 
@@ -148,8 +148,8 @@ def test_a_records_version_travels_inside_it() -> None:
     assert to_json(Small()) == b'{"schema_version":1}'
 
 
-class Login(Discreet, Value, frozen=True, kw_only=True):
-    unshown: ClassVar[frozenset[str]] = frozenset(("password",))
+class Login(Redacted, Value, frozen=True, kw_only=True):
+    secret_fields: ClassVar[frozenset[str]] = frozenset(("password",))
 
     user: str
     password: str = ""

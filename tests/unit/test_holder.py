@@ -44,7 +44,7 @@ class Table(NoTrees):
     def here(self) -> Place:
         return self.place
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         return self.pids.get(pid)
 
     def boot_lives(self, boot_id: str) -> bool:
@@ -63,7 +63,7 @@ class Table(NoTrees):
 class Blind(Table):
     """A table in whose place the pid means nothing: to look it up is the mistake."""
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         raise AssertionError("a pid of another place was looked up here")
 
 

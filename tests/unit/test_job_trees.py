@@ -66,7 +66,7 @@ class JobTable(ProcessTable):
     def watch_tree(self, tree: str) -> int | None:
         return self.trees.watch(tree)
 
-    def ask_tree(self, tree: str) -> float | None:
+    def terminate_tree(self, tree: str) -> float | None:
         self.trees.asked.append(tree)
         return self.trees.asked_s.setdefault(tree, 0.0)
 
@@ -256,7 +256,7 @@ def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_e
     world.register()
     world.pick(replace(world.worker(7), tree=TREE))
     was_asked = threading.Event()
-    set_when_called(monkeypatch, world.jobs._reaper._processes, "ask_tree", was_asked)
+    set_when_called(monkeypatch, world.jobs._reaper._processes, "terminate_tree", was_asked)
     got: list[Job | None] = []
     waiter = threading.Thread(
         target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
@@ -275,14 +275,14 @@ def test_a_waiting_pick_comes_back_when_the_grace_is_over(world: World, trees: J
     orphaned(world)
     trees.asked_s[TREE] = TREE_GRACE_S - 0.2
     seat = world.jobs._reaper._processes
-    ask = seat.ask_tree
+    ask = seat.terminate_tree
 
     def later(tree: str) -> float | None:
         seconds = ask(tree)
         trees.asked_s[tree] = TREE_GRACE_S
         return seconds
 
-    seat.ask_tree = later  # type: ignore[method-assign]
+    seat.terminate_tree = later  # type: ignore[method-assign]
     job = world.jobs.pick_pending(LABEL, wait_s=NEVER_S)
     assert job is not None and job.attempt == 2
     assert trees.killed == [TREE]

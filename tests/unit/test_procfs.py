@@ -35,7 +35,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     assert readable([death], PATIENCE_S) == {death}
     os.close(death)
     # Nobody has waited for it yet, so it is a zombie with its old start time.
-    seen = processes.sight(sleeper.pid)
+    seen = processes.process_stat(sleeper.pid)
     assert seen is not None
     assert seen.zombie
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
@@ -43,7 +43,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     with pytest.raises(NotFound):
         processes.of(sleeper.pid)
     sleeper.wait()
-    assert processes.sight(sleeper.pid) is None
+    assert processes.process_stat(sleeper.pid) is None
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
 
 

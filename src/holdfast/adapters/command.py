@@ -122,7 +122,7 @@ class ProcessNote:
         try:
             # Checked after the pidfd was opened: before that, another process may have got the
             # pid.
-            seen = self._processes.sight(pid)
+            seen = self._processes.process_stat(pid)
             if seen is None or seen.zombie or seen.start_ticks != start_ticks:
                 return []
             signal_group(pid, signal.SIGKILL)

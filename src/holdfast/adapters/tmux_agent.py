@@ -202,7 +202,7 @@ class TmuxAgent:
         """Each pid comes with its start time, as pids are used again."""
         server, pane = (
             None if seen is None else seen.start_ticks
-            for seen in map(self._processes.sight, (screen.server_pid, screen.pane_pid))
+            for seen in map(self._processes.process_stat, (screen.server_pid, screen.pane_pid))
         )
         return (
             f"tmux:{screen.server_pid}.{server}:{screen.session_id}.{screen.session_created}:"

@@ -41,16 +41,16 @@ class Record(Value, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-class Discreet:
-    """A base of values with secrets: their repr leaves out the fields in `unshown`."""
+class Redacted:
+    """A base of values with secrets: their repr leaves out the fields in `secret_fields`."""
 
     __slots__ = ()
     __struct_fields__: ClassVar[tuple[str, ...]]
-    unshown: ClassVar[frozenset[str]] = frozenset()
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
 
     def __rich_repr__(self, /) -> list[tuple[str, Any]]:
         fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, ... if value and name in self.unshown else value) for name, value in fields]
+        return [(name, ... if value and name in self.secret_fields else value) for name, value in fields]
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
@@ -80,7 +80,7 @@ def json_bytes(value: Any) -> int:
     try:
         return len(_encoder.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        blame_stack(error)
+        raise_if_stack_full(error)
         raise InvalidValue(f"this cannot be written as JSON: {error}") from None
 
 
@@ -121,7 +121,7 @@ _encoder = msgspec.json.Encoder()
 _FRAMES_MIN = 100
 
 
-def blame_stack(error: Exception) -> None:
+def raise_if_stack_full(error: Exception) -> None:
     """After an error in reading or writing JSON: raise RecursionError when the cause is this
     thread's nearly full stack and not the document's nesting.
     """

@@ -55,7 +55,7 @@ class Survivor(NamedTuple):
 
 
 class Holder(Plain, frozen=True, kw_only=True):
-    """One process, which no later process equals. With `tree` it began the process tree of a
+    """One process. No later process with the same pid is equal to it. With `tree` it began the process tree of a
     command, and lives as long as any process of that tree.
     """
 
@@ -118,7 +118,7 @@ class Processes(Protocol):
     def here(self) -> Place:
         """Where this process runs."""
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         """The entry of a pid of this namespace; None when there is none."""
 
     def boot_lives(self, boot_id: str) -> bool:
@@ -132,9 +132,10 @@ class Processes(Protocol):
         to wait for.
         """
 
-    def ask_tree(self, tree: str) -> float | None:
-        """Send SIGTERM once to every process of a tree; return how many seconds ago that was. None
-        when this process cannot: the tree is another user's, or its own.
+    def terminate_tree(self, tree: str) -> float | None:
+        """Send SIGTERM to every process of a tree, unless that was done before. Return how many
+        seconds ago it was sent; None when this process cannot send it: the tree is another user's,
+        or its own.
         """
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
@@ -176,7 +177,7 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
         return Liveness.DEAD if ended else Liveness.UNKNOWN
     alive = Liveness.UNKNOWN
     if holder.pid_ns == here.pid_ns:
-        seen = processes.sight(holder.pid)
+        seen = processes.process_stat(holder.pid)
         if seen is None or seen.zombie or seen.start_ticks not in (None, holder.start_ticks):
             alive = Liveness.DEAD
         elif seen.start_ticks is not None:
@@ -191,7 +192,7 @@ def stopped(holder: Holder, processes: Processes) -> bool:
     """True when the holder is seen to be stopped, as by Ctrl-Z, SIGSTOP or a debugger."""
     if holder.place != processes.here():
         return False
-    seen = processes.sight(holder.pid)
+    seen = processes.process_stat(holder.pid)
     return seen is not None and seen.stopped and seen.start_ticks == holder.start_ticks
 
 

@@ -11,8 +11,8 @@ _DUE_SHARE = 0.8
 
 
 class Lease(Plain, frozen=True, kw_only=True):
-    """A time span on the store's clock, from the grant. With `explicit` its end ends the claim;
-    else it only bounds how long a holder that cannot be probed is believed.
+    """A time span on the store's clock, from the grant. If `explicit`, the claim ends with
+    it. Otherwise its end only limits how long a holder that cannot be probed counts as alive.
     """
 
     granted_at: Instant
@@ -30,8 +30,8 @@ def grant(now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
 
 
 def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
-    """Extend a lease from now. It never ends earlier than before, as a clock may be set back; but a
-    lease that gets its first time to live, by `explicit`, ends by that.
+    """Extend a lease from now. It never ends earlier than before, even if the clock was set back;
+    except that a lease which gets its first time to live now (`explicit`) ends after that time.
     """
     end = _end(now, ttl_s)
     if explicit and not lease.explicit:

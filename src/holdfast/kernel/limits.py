@@ -88,7 +88,7 @@ LOCK_STATISTICS_EVERY_S = 5.0  # how often a process adds its counts to the stor
 
 # Jobs.
 JOB_TIMEOUT_MAX_S = 10 * 365 * 24 * 3600.0  # time limit of one attempt
-JOB_PROMPT_BYTES_MAX = 768 << 10  # as JSON in UTF-8
+JOB_PROMPT_BYTES_MAX = 768 << 10  # prompt of a job, as JSON in UTF-8
 # A job at its registration: the longest prompt, names, paths and broker. The rest of a record is
 # for what attempts add (JOB_GROWTH_BYTES_MAX), so that a registered job can be claimed and ended.
 JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
@@ -153,7 +153,7 @@ QUEUE_KEEP_LEAST = 1000  # newest finished requests kept at any age: a clock may
 QUEUE_TRIM_EVERY = 64  # finished requests between two checks of these bounds, on average
 QUEUE_TRIM_MAX = 256  # finished requests that one check drops
 QUEUE_PRUNE_LEAST_S = 24 * 3600.0  # finished requests stay for so long: their key may come again
-PROMPT_BYTES_MAX = 256 << 10  # in UTF-8
+PROMPT_BYTES_MAX = 256 << 10  # prompt of a request to a gateway, in UTF-8
 ANSWER_CHARS_MAX = 64 << 10  # of a longer answer the end is kept
 # As JSON: the longest prompt fits, also escaped.
 REQUEST_PAYLOAD_BYTES_MAX = 2 * PROMPT_BYTES_MAX + (1 << 10)

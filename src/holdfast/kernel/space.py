@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.kernel.codec import Record, blame_stack, to_json
+from holdfast.kernel.codec import Record, raise_if_stack_full, to_json
 from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
 from holdfast.kernel.layout import Document, Layout
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX, SPACE_NAME_CHARS_MAX
@@ -64,7 +64,7 @@ class Space(Generic[R]):
             data = to_json(record)
             self._decoder.decode(data)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            blame_stack(error)
+            raise_if_stack_full(error)
             raise InvalidValue(
                 f"{self.model.__name__} cannot be stored: {error}", space=self.name
             ) from None
@@ -82,7 +82,7 @@ class Space(Generic[R]):
         try:
             record = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            blame_stack(error)
+            raise_if_stack_full(error)
             return self._decode_slowly(key, data, str(error))
         if record.schema_version == self.schema_version and (
             self.schema_version == 1 or _says_version(data)
@@ -136,7 +136,7 @@ class Space(Generic[R]):
         try:
             document = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            blame_stack(error)
+            raise_if_stack_full(error)
             raise self._invalid(key, str(error), malformed=True) from None
         if not isinstance(document, dict):
             raise self._invalid(key, "it is not a JSON object", malformed=True)

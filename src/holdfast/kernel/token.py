@@ -2,7 +2,7 @@
 
 A token is the revision of the transaction that granted a claim. Its upper bits are an era, its
 lower 22 a counter. A new store, a restore and each new volatile file begin an era: the number of
-seconds since 2025, or the last known era plus one if that is greater. So a restored store is ahead
+seconds since 2025, or the last known era plus one if that is greater (plus `STRIDE`, if the clock is far behind). So a restored store is ahead
 of the tokens that it gave after its backup, which it cannot know. A counter that overflows carries
 into the era, but only 4 million grants a second could overtake time.
 
@@ -17,7 +17,7 @@ _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
 # How many seconds a clock may be behind the last era and still be believed.
 _STEPPED_BACK = 60
 STRIDE = 1 << 16
-"""The step beyond the last era when the clock is not believed: room for carried counters."""
+"""Added to the last era when the clock is far behind it: counters that carry do not reach so far."""
 
 
 def era(token: int) -> int:

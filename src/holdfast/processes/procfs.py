@@ -94,7 +94,7 @@ class Procfs:
     def boot_lives(self, boot_id: str) -> bool:
         return any(in_use(boot_id) for in_use in self._boots)
 
-    def sight(self, pid: int) -> ProcessStat | None:
+    def process_stat(self, pid: int) -> ProcessStat | None:
         if not 0 < pid <= _PID_MAX:
             return None
         view = self._view()
@@ -139,7 +139,7 @@ class Procfs:
     def watch_tree(self, tree: str) -> int | None:
         return self.trees.watch(tree)
 
-    def ask_tree(self, tree: str) -> float | None:
+    def terminate_tree(self, tree: str) -> float | None:
         return self.trees.ask(tree)
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
@@ -152,7 +152,7 @@ class Procfs:
         return self.of(os.getpid(), label)
 
     def of(self, pid: int, label: str = "", tree: str | UnsetType = UNSET) -> Holder:
-        seen = self.sight(pid)
+        seen = self.process_stat(pid)
         if seen is None or seen.zombie or seen.start_ticks is None:
             raise NotFound(
                 f"there is no live process {pid}: give the pid of a process that runs here", pid=pid
@@ -175,7 +175,7 @@ class Procfs:
         while pid > 0 and len(found) < _ANCESTORS_MAX:
             try:
                 found.append(self.of(pid))
-                seen = self.sight(pid)
+                seen = self.process_stat(pid)
             except (NotFound, OSError, Unavailable):
                 break
             pid = 0 if seen is None else seen.parent_pid
@@ -221,7 +221,7 @@ class Procfs:
         except (OSError, OverflowError):
             return None
         try:
-            seen = self.sight(holder.pid)
+            seen = self.process_stat(holder.pid)
         except (OSError, Unavailable):
             # Too many files are open.
             seen = None

@@ -249,7 +249,7 @@ class Startup:
             deadline = time.monotonic() + AGENT_START_S
             while time.monotonic() < deadline:
                 # Until it has executed its program, it has the command line of its guardian.
-                seen, words = self._hf.processes.sight(program.pid), self._hf.processes.words
+                seen, words = self._hf.processes.process_stat(program.pid), self._hf.processes.words
                 if seen is None or words(program.pid) != words(seen.parent_pid):
                     break
                 # The kernel notifies nobody when a process executes another program.

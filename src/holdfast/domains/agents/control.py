@@ -232,7 +232,7 @@ def _is_within(pid: int, panes: Collection[int], processes: Processes) -> bool:
     for _ in range(_ANCESTORS_MAX):
         if pid in panes:
             return True
-        seen = processes.sight(pid)
+        seen = processes.process_stat(pid)
         if seen is None or not seen.parent_pid:
             break
         pid = seen.parent_pid

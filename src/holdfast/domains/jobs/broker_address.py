@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from holdfast.domains.jobs.records import PASSWORD_ENV, PORT, TLS_PORT, Broker
-from holdfast.kernel.codec import Discreet, Plain
+from holdfast.kernel.codec import Redacted, Plain
 from holdfast.kernel.errors import InvalidValue
 
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("0", "false", "no", "off", ""))
 
 
-class BrokerAddress(Discreet, Plain, frozen=True, kw_only=True):
+class BrokerAddress(Redacted, Plain, frozen=True, kw_only=True):
     """All that a connection needs, the password included: never stored, shown or logged."""
 
-    unshown: ClassVar[frozenset[str]] = frozenset(("password",))
+    secret_fields: ClassVar[frozenset[str]] = frozenset(("password",))
 
     host: str
     port: int

@@ -88,7 +88,7 @@ class Leftovers:
         back; None when this process can do no more: the tree was killed, cannot be killed, or is
         another user's.
         """
-        asked_s = self._processes.ask_tree(tree)
+        asked_s = self._processes.terminate_tree(tree)
         if asked_s is None:
             return None
         if asked_s < TREE_GRACE_S:

@@ -300,7 +300,7 @@ class Reaper:
         """Ask the processes of an attempt to end. Only these: its worker may be at its next job."""
         holder = job.claimed_by
         if holder is not None and holder.tree and holder.place[:2] == self._processes.here()[:2]:
-            self._processes.ask_tree(attempt_tree(holder.tree, job.token or 0))
+            self._processes.terminate_tree(attempt_tree(holder.tree, job.token or 0))
 
     def _verdict(self, job: Job, worker: _Worker, now: datetime) -> Job | None:
         """What becomes of a running job; None when it goes on. A clock that was just set forward

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.kernel import token
-from holdfast.kernel.codec import Discreet, Instant, Plain, Record, to_plain
+from holdfast.kernel.codec import Redacted, Instant, Plain, Record, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.lease import renew_every_s
@@ -31,12 +31,12 @@ ATTEMPTS_MAX = 3
 """After so many deaths of its workers a job ends in error, unless its registrant says otherwise."""
 
 
-class Broker(Discreet, Plain, frozen=True, kw_only=True, omit_defaults=True):
+class Broker(Redacted, Plain, frozen=True, kw_only=True, omit_defaults=True):
     """A message broker. `password` is stored only if `store_password` says so; otherwise the
     variable `password_env` has it. `extra` keeps the fields that another program wrote.
     """
 
-    unshown: ClassVar[frozenset[str]] = frozenset(("password", "extra"))
+    secret_fields: ClassVar[frozenset[str]] = frozenset(("password", "extra"))
 
     host: str = HOST
     port: int = PORT
@@ -120,7 +120,7 @@ class LateResult(Plain, frozen=True, kw_only=True):
     error_code: str | None
 
 
-class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
+class Job(Redacted, Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
     - `arrival` is the revision of its registration, which orders jobs without a clock.
@@ -135,7 +135,7 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     - `extra` keeps the fields that another program wrote.
     """
 
-    unshown: ClassVar[frozenset[str]] = frozenset(("auth_token", "extra"))
+    secret_fields: ClassVar[frozenset[str]] = frozenset(("auth_token", "extra"))
 
     job_id: str
     status: JobStatus = JobStatus.PENDING

@@ -261,9 +261,11 @@ class Acquisition:
                     self._transact(
                         lambda transaction: transaction.release_if_held(self._id, draft.names)
                     )
-                elif answer != NotGranted(TAKEN_AWAY) or not draft.wait_only:
+                elif answer == NotGranted(TAKEN_AWAY) and draft.wait_only:
+                    # Reaped by mistake. A request that takes nothing has lost only its place.
+                    pass
+                else:
                     break
-                # A request that only waits lost nothing but time if it was reaped by mistake.
                 answer = self._transact(steps.grant_or_queue)
             hold = answer.hold if isinstance(answer, Granted) else None
             if hold is not None and hold.process != draft.holder:
@@ -278,7 +280,7 @@ class Acquisition:
 
     def _answer_now(self) -> Granted | NotGranted:
         """The answer for a request that does not wait. Dead holders are reaped first."""
-        doubted: Sequence[Ahead] = ()
+        before: Sequence[Ahead] = ()
         while True:
             answer = self._transact(self._steps.grant_or_refuse)
             if isinstance(answer, Unverified):
@@ -287,12 +289,12 @@ class Acquisition:
                 return answer
             elif not (suspects := self._suspects(answer.ahead)):
                 return NotGranted(TIMED_OUT, answer.obstruction)
-            elif not self._reap(suspects)[0] and answer.ahead == doubted:
+            elif not self._reap(suspects)[0] and answer.ahead == before:
                 # By the store's clock the same holders still hold, for the second time. At the
                 # first look, a holder whose time was over may have released by itself.
                 return NotGranted(TIMED_OUT, answer.obstruction)
             else:
-                doubted = answer.ahead
+                before = answer.ahead
 
     # --- sleeping in the queue
 
@@ -303,7 +305,7 @@ class Acquisition:
             while True:
                 suspects = watch.suspects()
                 if suspects:
-                    state = self._state(waiting, listener, suspects)
+                    state = self._reap_and_read(waiting, listener, suspects)
                     if _differs(state, waiting):
                         return state
                 if deadline.passed():
@@ -316,11 +318,11 @@ class Acquisition:
                 if ready:
                     watch.note_deaths(ready)
                     continue
-                state = self._state(waiting, listener)
+                state = self._reap_and_read(waiting, listener)
                 if _differs(state, waiting):
                     return state
 
-    def _state(
+    def _reap_and_read(
         self, waiting: Waiting, listener: Listener, suspects: Sequence[Suspect] = ()
     ) -> AcquireAnswer:
         """The state of the wait, after the suspects are reaped. While the store does not answer, as
@@ -363,7 +365,7 @@ class Acquisition:
 
     def _show_ahead(self, ahead: Sequence[Ahead]) -> None:
         if self._on_wait is not None:
-            shown = [(one.id, one.holds) for one in ahead]
+            shown = [(one.id, one.is_holder) for one in ahead]
             if shown != self._shown_ahead:
                 self._shown_ahead = shown
                 self._on_wait(ahead)

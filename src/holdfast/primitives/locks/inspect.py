@@ -145,14 +145,14 @@ class LockLine(Value, frozen=True, kw_only=True):
     """When the first in the queue arrived."""
 
 
-Behind = Callable[[str], tuple[str, ...]]
+Purpose = Callable[[str], tuple[str, ...]]
 """What a job's process runs for, as other parts of the store know: see `Explanation.behind`."""
 
 
 class Inspector:
     """Reads the lock table, and probes the processes in it from this process."""
 
-    def __init__(self, context: LockContext, behind: Behind) -> None:
+    def __init__(self, context: LockContext, behind: Purpose) -> None:
         self._context = context
         self._store = context.store
         self._processes = context.processes

@@ -17,13 +17,13 @@ from holdfast.primitives.locks.acquisition import Acquisition
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.grant import Grant, SavedGrant, Suspended, lost
 from holdfast.primitives.locks.inspect import (
-    Behind,
     Explanation,
     Graph,
     Inspector,
     LockCounts,
     LockLine,
     LockStatus,
+    Purpose,
 )
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, lock_in
@@ -57,7 +57,7 @@ class Locks:
         settings: LockSettings | None = None,
         *,
         label: str = "",
-        behind: Behind = lambda _: (),
+        behind: Purpose = lambda _: (),
     ) -> None:
         self._store = store
         self._processes = processes

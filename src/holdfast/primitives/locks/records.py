@@ -3,8 +3,9 @@
 A `Lock` is a resource that is held or waited for. A free resource has no row, so one insert takes
 it. A `Waiter` is a queued request, with one row for each of its names.
 
-The row of an uncontended grant is not written until its release: its revision is the grant's token.
-The first waiter rewrites it. So a release that finds the row unchanged knows that nobody waits.
+The row of an uncontended grant is inserted once and then left alone: its revision is the grant's
+token. The first waiter changes the row. So a release that finds that revision knows that nobody
+waits.
 """
 
 import enum
@@ -48,7 +49,9 @@ class LockHold(Plain, frozen=True, kw_only=True):
     ttl_s: float | None = None
     """The requested time to live, which a renewal starts again."""
     token: int = 0
-    """0: the revision of the row, unwritten since the grant. `lock_in` fills it in."""
+    """0: the token is the revision of the row, which has not changed since the grant. `lock_in` fills
+    it in.
+    """
 
     def covers(self, by: str, mode: Mode) -> bool:
         """True when the hold gives job `by` the resource in that mode."""
@@ -61,7 +64,9 @@ class Lock(Record, frozen=True, kw_only=True):
     holds: tuple[LockHold, ...] = ()
     waited: bool = False
     newest_at: Instant | None = None
-    """Arrival of the newest waiter, if by its priority that may not be the last in the queue."""
+    """When the newest waiter arrived. None while the newest is also the last in the queue, as it is
+    unless priorities differ.
+    """
 
 
 class WaitOutcome(enum.StrEnum):
@@ -192,6 +197,6 @@ def conflict(one: Mode, other: Mode) -> bool:
 
 def rank_of(arrived_at: datetime, priority: int, age_s: float) -> int:
     """The rank of an arrival: a step of priority counts as `age_s` seconds of earlier arrival."""
-    # So nothing starves: only requests that arrive within a bounded time can overtake.
+    # Nothing starves: a priority is worth a bounded time.
     microseconds = (arrived_at - _EPOCH) // timedelta(microseconds=1)
     return microseconds - round(priority * age_s * 1_000_000)

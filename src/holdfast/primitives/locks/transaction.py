@@ -79,7 +79,7 @@ class LockTransaction:
         """The id of the waiter that was tried last, if it must still wait."""
         self._tried_names: set[str] = set()
         """Names whose queue is in the heap, or was tried to its end."""
-        self._grown: dict[str, None] = {}
+        self._may_close_cycle: dict[str, None] = {}
         """Jobs that got a grant while they wait elsewhere: that may have closed a cycle."""
 
     @property
@@ -345,12 +345,12 @@ class LockTransaction:
 
     def _end_a_cycle(self) -> bool:
         """Settle the youngest waiter of a cycle that a grant closed, if there is one."""
-        while self._grown:
-            by = next(iter(self._grown))
+        while self._may_close_cycle:
+            by = next(iter(self._may_close_cycle))
             cycles = (policy.find_cycle(self.table, one) for one in self.table.waits_of_job(by))
             steps = next((steps for steps in cycles if steps), None)
             if steps is None:
-                del self._grown[by]
+                del self._may_close_cycle[by]
                 continue
             youngest = max((step.waiter for step in steps), key=lambda one: one.arrival)
             # It learns of the cycle when it requests again.
@@ -408,7 +408,7 @@ class LockTransaction:
         if waits_elsewhere:
             # A job that waits with another thread now holds more: others may overtake the waiters
             # that now wait for it, or it has closed a cycle.
-            self._grown[waiter.by] = None
+            self._may_close_cycle[waiter.by] = None
             self.hand_over((), policy.waits_behind(self.table, {waiter.by}))
         return hold
 

@@ -26,7 +26,7 @@ class Ahead(NamedTuple):
     names: tuple[str, ...]
     process: Holder | None
     lease: Lease
-    holds: bool
+    is_holder: bool
 
 
 OnWait = Callable[[Sequence[Ahead]], None]

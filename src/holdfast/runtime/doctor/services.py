@@ -149,7 +149,7 @@ def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
         return None
     instance = GatewayFolder(gateway_root(hf.settings, agent)).instance()
     if instance is not None:
-        pid, seen = instance.pid, hf.processes.sight(instance.pid)
+        pid, seen = instance.pid, hf.processes.process_stat(instance.pid)
         if seen is not None and not seen.zombie:
             return fail(
                 f"the gateway of {agent}, process {pid}, does not answer within "

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.kernel.codec import blame_stack
+from holdfast.kernel.codec import raise_if_stack_full
 from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Space
@@ -79,7 +79,7 @@ def parse(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        blame_stack(error)
+        raise_if_stack_full(error)
         raise ValueError(f"it is no JSON: {error}" if data.strip() else "it is empty") from None
 
 
@@ -101,7 +101,7 @@ def documents_of(layout: OneFile[Any], file: ParsedFile) -> dict[str, Any]:
         pairs = list(layout.spread(value))
         found = dict(pairs)
     except WRONG_DOCUMENT as error:
-        blame_stack(error)
+        raise_if_stack_full(error)
         raise ValueError(f"{part} has an unexpected form ({error})") from None
     if len(found) < len(pairs) or not all(isinstance(key, str) for key in found):
         raise ValueError(f"{part} has a record without a name, or a name twice")

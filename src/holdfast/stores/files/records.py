@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
-from holdfast.kernel.codec import blame_stack, to_json, to_plain
+from holdfast.kernel.codec import raise_if_stack_full, to_json, to_plain
 from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
 from holdfast.kernel.order import Parts
@@ -69,7 +69,7 @@ class StoredDocument(Generic[R]):
         except Corrupt as error:
             self._error = error
         except WRONG_DOCUMENT as error:
-            blame_stack(error)
+            raise_if_stack_full(error)
             self._error = damaged(
                 space, key, f"it has no {error}" if isinstance(error, KeyError) else str(error)
             )
