@@ -87,7 +87,7 @@ class ProcessTable(NoTrees):
         return self.machine.place
 
     def process_stat(self, pid: int) -> ProcessStat | None:
-        return self.machine.sight(pid)
+        return self.machine.process_stat(pid)
 
     def boot_lives(self, boot_id: str) -> bool:
         return False
@@ -96,7 +96,7 @@ class ProcessTable(NoTrees):
         return self.of(self.pid, label)
 
     def of(self, pid: int, label: str = "") -> Holder:
-        seen = self.machine.sight(pid)
+        seen = self.machine.process_stat(pid)
         if seen is None or seen.start_ticks is None:
             raise NotFound(f"there is no live process {pid}", pid=pid)
         return Holder(

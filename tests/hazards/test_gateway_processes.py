@@ -228,7 +228,7 @@ def test_a_gateway_killed_while_it_begins_a_program_leaves_none_beside_the_next(
 def _alive(pid: int) -> bool:
     from holdfast.processes.procfs import Procfs
 
-    seen = Procfs().sight(pid)
+    seen = Procfs().process_stat(pid)
     return seen is not None and not seen.zombie
 
 

@@ -479,7 +479,7 @@ def test_after_a_reboot_holds_of_processes_are_gone_and_those_by_time_are_not(
     with closing(boot("boot-2")) as store:
         # The same pid and start may well come again: it is another boot.
         holds = Holds(store, Journal(store, actor="t"), machine.begin(3))
-        assert machine.sight(2) is not None
+        assert machine.process_stat(2) is not None
         assert names(holds) == ["script"]
         assert holds.subjects() == {"s": 1}
         assert holds.sweep() == 3

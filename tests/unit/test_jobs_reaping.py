@@ -191,7 +191,7 @@ def test_a_job_claimed_just_before_a_death_comes_back_with_the_others(
     dying = world.worker(7)
     jobs = {world.register().job_id for _ in range(2)}
     world.pick(dying)
-    sight = world.machine.sight
+    sight = world.machine.process_stat
     claimed: list[Job] = []
 
     def claim_and_die(pid: int) -> ProcessStat | None:

@@ -1047,7 +1047,7 @@ def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(
 
     def out_of_order() -> None:
         asleep.down = LOCK_LEASE_S < asleep.slept_s < 2 * LOCK_LEASE_S
-        if asleep.down and timed.machine.sight(2):
+        if asleep.down and timed.machine.process_stat(2):
             timed.machine.end(2)
 
     asleep.meanwhile = out_of_order

@@ -153,7 +153,7 @@ def test_a_program_may_put_brackets_into_its_name(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        seen = Procfs().sight(process.pid)
+        seen = Procfs().process_stat(process.pid)
         assert seen is not None and seen.start_ticks is not None
         assert not seen.zombie
         assert seen.start_ticks >= Procfs().current().start_ticks
