@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from holdfast.stores import listener
 from tests.harness.timeouts import NEVER_S
 
-# Hypothesis without a time limit for an example or for its making: on a shared machine a test would
-# fail for being slow, which proves nothing.
+# Hypothesis has no time limit for an example or for making one: on a busy machine a test would fail
+# for being slow, which proves nothing.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Hear what a terminal sends, also in a run behind nohup or in the background: what is ignored
-    here is ignored by every process that a test begins, and then none of them can be interrupted.
+    """Receive the terminal's signals, also in a run behind nohup or in the background: a signal
+    that is ignored here is ignored by every process that a test starts, and then none of them can
+    be interrupted.
     """
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
@@ -42,15 +43,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what collecting made out of the garbage collections after each module: walking it cost
-    half a second of CPU each time.
+    """Keep the objects of the collection out of the garbage collections after each module: walking
+    them took half a second of CPU each time.
     """
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell at how many points exceptions were raised on each store
+    """Print at how many points exceptions were raised on each store
     (`hazards/test_interruptions.py`).
     """
     points: Counter[str] = Counter()
@@ -64,8 +65,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What surrounds a run leads no test elsewhere, and least of all to the store of the user who runs
-    it.
+    """The user's environment leads no test to another place, and least of all to the store of the
+    user who runs the tests.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(FOREIGN)]:

@@ -16,7 +16,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> Watches:
 
 @pytest.fixture
 def own_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No grant for a time is over by the process's own clock, by which a busy machine takes seconds
-    for a test.
+    """No grant expires by the process's own clock, since a busy machine may take seconds for a
+    test.
     """
     monkeypatch.setattr(ExpiryTimer, "watch", lambda *_: None)

@@ -67,6 +67,21 @@ class Blind(Table):
         raise AssertionError("a pid of another place was looked up here")
 
 
+class Forest(Table):
+    """A table whose process trees are all alive, dead or unknown."""
+
+    def __init__(
+        self, trees: Liveness, place: Place = HERE, pids: Mapping[int, ProcessStat] | None = None
+    ) -> None:
+        super().__init__(place, {42: RUNNING} if pids is None else pids)
+        self.trees = trees
+        self.in_sight: list[bool] = []
+
+    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
+        self.in_sight.append(in_sight)
+        return self.trees
+
+
 NOBODY = Table(pids={})
 REUSED = Table(pids={42: ProcessStat(start_ticks=1001, zombie=False)})
 EARLIER = Table(pids={42: ProcessStat(start_ticks=999, zombie=False)})
@@ -102,6 +117,22 @@ def test_what_can_be_proved_of_a_holder(
 ) -> None:
     assert probe(HOLDER, table, embedded=True) is embedded
     assert probe(HOLDER, table, embedded=False) is shared
+
+
+@pytest.mark.parametrize("trees", Liveness)
+@pytest.mark.parametrize("embedded", [True, False])
+def test_the_tree_decides_where_the_command_is_not_seen_alive(
+    trees: Liveness, embedded: bool
+) -> None:
+    command = msgspec.structs.replace(HOLDER, tree="tree-1")
+    dead, hidden = Forest(trees, pids={}), Forest(trees, HERE._replace(pid_ns=1))
+    assert [probe(command, one, embedded=embedded) for one in (dead, hidden)] == [trees, trees]
+    assert (dead.in_sight, hidden.in_sight) == ([True], [False])
+    running = Forest(trees)
+    assert probe(command, running, embedded=embedded) is ALIVE
+    # The leader is the command alone.
+    assert probe(command.leader, dead, embedded=embedded) is DEAD
+    assert (len(dead.in_sight), running.in_sight) == (1, [])
 
 
 def test_a_label_proves_nothing() -> None:
