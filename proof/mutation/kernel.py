@@ -187,7 +187,10 @@ MUTANTS = [
     ),
     # Records.
     Mutant(
-        "a secret is not shown", _CODEC, "... if value and name in self.secret_fields else value", "value"
+        "a secret is not shown",
+        _CODEC,
+        "... if value and name in self.secret_fields else value",
+        "value",
     ),
     Mutant("unknown fields are refused", _CODEC, ", forbid_unknown_fields=True", ""),
     Mutant(

@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         "a wait is refused only after a second check of an expired holder",
         _ASKING,
-        "elif not self._reap(suspects)[0] and answer.ahead == doubted:",
+        "elif not self._reap(suspects)[0] and answer.ahead == before:",
         "elif not self._reap(suspects)[0]:",
     ),
     Mutant(

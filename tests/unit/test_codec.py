@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kernel.codec import Redacted, Instant, Record, Value, to_json, to_plain
+from holdfast.kernel.codec import Instant, Record, Redacted, Value, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
 from tests.harness.errors import raises
 

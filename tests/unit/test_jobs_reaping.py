@@ -191,16 +191,16 @@ def test_a_job_claimed_just_before_a_death_comes_back_with_the_others(
     dying = world.worker(7)
     jobs = {world.register().job_id for _ in range(2)}
     world.pick(dying)
-    sight = world.machine.process_stat
+    process_stat = world.machine.process_stat
     claimed: list[Job] = []
 
     def claim_and_die(pid: int) -> ProcessStat | None:
         if pid == 7 and not claimed:
             claimed.append(world.pick(dying))
             world.machine.end(7)
-        return sight(pid)
+        return process_stat(pid)
 
-    monkeypatch.setattr(world.machine, "sight", claim_and_die)
+    monkeypatch.setattr(world.machine, "process_stat", claim_and_die)
     assert {job.job_id for job in world.jobs.reap()} == jobs
 
 

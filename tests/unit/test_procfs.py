@@ -58,7 +58,7 @@ def test_without_descriptors_a_process_is_not_watched_and_none_leak(
         raise OSError(24, "Too many open files")
 
     before = pidfds()
-    monkeypatch.setattr(processes, "sight", too_many)
+    monkeypatch.setattr(processes, "process_stat", too_many)
     assert processes.death(holder) is None
     assert pidfds() == before
 

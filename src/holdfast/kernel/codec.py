@@ -50,7 +50,9 @@ class Redacted:
 
     def __rich_repr__(self, /) -> list[tuple[str, Any]]:
         fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, ... if value and name in self.secret_fields else value) for name, value in fields]
+        return [
+            (name, ... if value and name in self.secret_fields else value) for name, value in fields
+        ]
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

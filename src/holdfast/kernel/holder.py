@@ -55,8 +55,8 @@ class Survivor(NamedTuple):
 
 
 class Holder(Plain, frozen=True, kw_only=True):
-    """One process. No later process with the same pid is equal to it. With `tree` it began the process tree of a
-    command, and lives as long as any process of that tree.
+    """One process. No later process with the same pid is equal to it. With `tree` it began the
+    process tree of a command, and lives as long as any process of that tree.
     """
 
     host_id: str

@@ -92,7 +92,8 @@ JOB_PROMPT_BYTES_MAX = 768 << 10  # prompt of a job, as JSON in UTF-8
 # A job at its registration: the longest prompt, names, paths and broker. The rest of a record is
 # for what attempts add (JOB_GROWTH_BYTES_MAX), so that a registered job can be claimed and ended.
 JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
-JOB_ATTEMPTS_MAX = 1000  # attempts of one job
+JOB_ATTEMPTS = 3  # of a job whose registrant names no number: then it ends in error
+JOB_ATTEMPTS_MAX = 1000  # attempts of one job, at most
 JOB_LEASE_S = 120.0  # how long an unknown worker counts as alive: a failover takes a minute
 TREE_GRACE_S = 10.0  # between SIGTERM and SIGKILL of a process tree
 # When a wrapper that only waits for its command becomes a slim program. Standby and return cost one

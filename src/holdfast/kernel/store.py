@@ -165,9 +165,9 @@ class Listener(AbstractContextManager["Listener"], Protocol):
         """A topic of this listener alone. A waiter stores it in its record, to be woken by it."""
 
     def outlive(self) -> tuple[int, ...]:
-        """Descriptors by which the next program of this process can go on listening: a notice makes
-        the first one readable, and the others keep the store in use. Empty where the store
-        cannot notify the next program.
+        """Descriptors by which this process can go on listening after execve(2): a notice makes the
+        first one readable, and the others keep the store in use. Empty where the store cannot
+        notify the program that this process executes.
         """
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:

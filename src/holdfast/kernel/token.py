@@ -2,9 +2,10 @@
 
 A token is the revision of the transaction that granted a claim. Its upper bits are an era, its
 lower 22 a counter. A new store, a restore and each new volatile file begin an era: the number of
-seconds since 2025, or the last known era plus one if that is greater (plus `STRIDE`, if the clock is far behind). So a restored store is ahead
-of the tokens that it gave after its backup, which it cannot know. A counter that overflows carries
-into the era, but only 4 million grants a second could overtake time.
+seconds since 2025, or the last known era plus one if that is greater (plus `STRIDE` if the clock is
+far behind it). So a restored store is ahead of the tokens that it gave after its backup, which it
+cannot know. A counter that overflows carries into the era, but only 4 million grants a second could
+overtake time.
 
 Tokens stay under 2**53 until 2093, so that JavaScript and jq read them exactly.
 """
@@ -17,7 +18,7 @@ _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
 # How many seconds a clock may be behind the last era and still be believed.
 _STEPPED_BACK = 60
 STRIDE = 1 << 16
-"""Added to the last era when the clock is far behind it: counters that carry do not reach so far."""
+"""Added to the last era when the clock is far behind it: room for counters that carry."""
 
 
 def era(token: int) -> int:

@@ -7,7 +7,6 @@ from msgspec import Meta
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import (
-    ATTEMPTS_MAX,
     FOLDER_LIMITS,
     HOST,
     PASSWORD_ENV,
@@ -15,6 +14,7 @@ from holdfast.domains.jobs.records import (
     TLS_PORT,
 )
 from holdfast.kernel.limits import (
+    JOB_ATTEMPTS,
     JOB_ATTEMPTS_MAX,
     JOB_PROMPT_BYTES_MAX,
     JOB_TIMEOUT_MAX_S,
@@ -176,7 +176,7 @@ class Register(Request, frozen=True, kw_only=True):
             help="How many attempts may end by the worker's death.",
         ),
         Argument(),
-    ] = ATTEMPTS_MAX
+    ] = JOB_ATTEMPTS
     job_id: Annotated[
         Id | None, Flag("--id", metavar="ID", help="An id of your own instead of a random one.")
     ] = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from holdfast.domains.jobs.records import PASSWORD_ENV, PORT, TLS_PORT, Broker
-from holdfast.kernel.codec import Redacted, Plain
+from holdfast.kernel.codec import Plain, Redacted
 from holdfast.kernel.errors import InvalidValue
 
 _YES = frozenset(("1", "true", "yes", "on"))

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.kernel import token
-from holdfast.kernel.codec import Redacted, Instant, Plain, Record, to_plain
+from holdfast.kernel.codec import Instant, Plain, Record, Redacted, to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord, Wire
 from holdfast.kernel.lease import renew_every_s
-from holdfast.kernel.limits import JOB_LEASE_S
+from holdfast.kernel.limits import JOB_ATTEMPTS, JOB_LEASE_S
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
 
@@ -26,9 +26,6 @@ PASSWORD_ENV = "MQTT_PASSWORD"
 TIMED_OUT = "timed_out"
 WORKER_DIED = "worker_died"
 TOO_LARGE = "too_large"
-
-ATTEMPTS_MAX = 3
-"""After so many deaths of its workers a job ends in error, unless its registrant says otherwise."""
 
 
 class Broker(Redacted, Plain, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,7 +152,7 @@ class Job(Redacted, Record, frozen=True, kw_only=True, omit_defaults=True):
     last_seq: int = 0
     auth_token: str | None = None
     attempt: int = 0
-    max_attempts: int = ATTEMPTS_MAX
+    max_attempts: int = JOB_ATTEMPTS
     deaths: int = 0
     token: int | None = None
     claimed_by: Holder | None = None

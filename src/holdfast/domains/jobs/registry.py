@@ -12,7 +12,6 @@ from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.picker import JOBS_ALONE, Picker, PickStep, claimed
 from holdfast.domains.jobs.reaper import Reaper
 from holdfast.domains.jobs.records import (
-    ATTEMPTS_MAX,
     JOBS,
     NEW_JOB_LIMITS,
     Broker,
@@ -30,6 +29,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.holder import Holder, Processes, Survivor, check_holder
 from holdfast.kernel.limits import (
+    JOB_ATTEMPTS,
     JOB_PAST_ERROR_BYTES_MAX,
     JOBS_KEEP_LEAST,
     JOBS_PAGE,
@@ -110,7 +110,7 @@ class Jobs:
         expected_artifacts: Sequence[str] = (),
         workdir: str | None = None,
         priority: int = 0,
-        max_attempts: int = ATTEMPTS_MAX,
+        max_attempts: int = JOB_ATTEMPTS,
         broker: Broker | None = None,
         topic_prefix: str | None = None,
         signed: bool = True,

@@ -60,7 +60,7 @@ _STORE_LOST_S = 1.0
 
 
 class Acquisition:
-    """One call that requests locks. `owner` is what its grant belongs to."""
+    """One call that requests locks. `owner` is the lock manager that releases its grant."""
 
     _steps: RequestSteps
     _next_refresh: Deadline

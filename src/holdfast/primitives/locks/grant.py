@@ -34,7 +34,7 @@ _event_mutex = threading.Lock()
 
 
 class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant as data for the next program of its process, whose version may know other fields."""
+    """A grant as data across execve(2). The program that is executed may be of another version."""
 
     id: str
     by: str
@@ -45,7 +45,7 @@ class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(NamedTuple):
-    """A grant that the next program of this process will resume. Its loss makes the first of `fds`
+    """A grant that this process will resume after execve(2). Its loss makes the first of `fds`
     readable. Keep the listener and all of them open until then.
     """
 

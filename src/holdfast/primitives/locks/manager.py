@@ -281,11 +281,11 @@ class Locks:
             raise lost(grant) from None
 
     def suspend(self, grant: Grant) -> Suspended | None:
-        """Stop keeping a grant, so that the next program that this process executes can `resume`
-        it. Nobody renews it in between: only its process keeps it alive. Raises LeaseLost.
+        """Stop keeping a grant, so that this process can `resume` it after execve(2). Nobody renews
+        it in between: only its process keeps it alive. Raises LeaseLost.
 
         None, and the grant is kept as before, if it lives by its lease, if another grant of the job
-        holds some of it, and if the store cannot notify the next program.
+        holds some of it, and if the store cannot notify the program that is executed.
         """
         if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:
             return None

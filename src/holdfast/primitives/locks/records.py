@@ -49,8 +49,8 @@ class LockHold(Plain, frozen=True, kw_only=True):
     ttl_s: float | None = None
     """The requested time to live, which a renewal starts again."""
     token: int = 0
-    """0: the token is the revision of the row, which has not changed since the grant. `lock_in` fills
-    it in.
+    """0: the token is the revision of the row, which has not changed since the grant. `lock_in`
+    fills it in.
     """
 
     def covers(self, by: str, mode: Mode) -> bool:

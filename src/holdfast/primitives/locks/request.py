@@ -330,7 +330,7 @@ def timeout_error(request: LockRequest, why: Obstruction) -> LockTimeout:
 
 
 def store_timeout_error(request: LockRequest, error: LockTimeout) -> LockTimeout:
-    """The time limit passed before the store let the request in: another is inside."""
+    """The time limit passed before the store ran the request: another transaction held it."""
     fields = {"names": list(request.names), "by": request.by, "timeout_s": request.timeout_s}
     return LockTimeout(f"{_could_not(request)}: {error.message}", **{**error.fields, **fields})
 

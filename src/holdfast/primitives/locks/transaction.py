@@ -262,8 +262,8 @@ class LockTransaction:
                 continue
             if hold is not None:
                 # A command that ends before its wrapper can release its grant did not die.
-                died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
-                kind = died if dead else "lock.lease_expired"
+                end = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
+                kind = end if dead else "lock.lease_expired"
                 self.revoke(hold, kind, process=_short(hold.process))
                 reaped.append(Reaped(hold.names, hold, dead))
             elif waiter is not None:

@@ -176,15 +176,15 @@ def _jobs(hf: Holdfast) -> Iterator[Finding]:
 def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if not _has_workflows(hf):
         return
-    sight = hf.workflows.snapshot()
-    marker, unknown = sight.marker, sight.loaded.unknown
-    if over := [workflow.name for workflow in sight.workflows if sight.gone(workflow)]:
+    snapshot = hf.workflows.snapshot()
+    marker, unknown = snapshot.marker, snapshot.loaded.unknown
+    if over := [workflow.name for workflow in snapshot.workflows if snapshot.gone(workflow)]:
         many = counted(len(over), "workflow is", "workflows are")
         yield warn(
             f"{many} over and still registered, such as {over[0]}",
             "`holdfast workflows sweep` takes them out, and so does the next swap",
         )
-    if marker is not None and sight.probed.get(marker.holder) is Liveness.DEAD:
+    if marker is not None and snapshot.probed.get(marker.holder) is Liveness.DEAD:
         yield warn(
             f"the swap to {marker.recipe} is marked as under way, and its process is dead",
             "`holdfast swap reconcile` clears it, and so does the next swap request",

@@ -172,34 +172,38 @@ def of_agents(agents: Iterable[Agent], damaged: int, now: datetime) -> Iterator[
     yield from _leases("agent", "published", ["agent", "name"], claims)
 
 
-def of_workflows(sight: WorkflowsSnapshot) -> Iterator[Metric]:
+def of_workflows(snapshot: WorkflowsSnapshot) -> Iterator[Metric]:
     """The registered workflows, and the swap under way."""
     claims = [
         _Claim(
             (workflow.name, workflow.recipe),
-            _since(workflow.last_renewed_at, sight.now),
-            _remaining_s(workflow, sight),
+            _since(workflow.last_renewed_at, snapshot.now),
+            _remaining_s(workflow, snapshot),
         )
-        for workflow in sight.workflows
+        for workflow in snapshot.workflows
     ]
-    dead = sum(sight.probed.get(workflow.owner) is Liveness.DEAD for workflow in sight.workflows)
-    states = {"live": len(claims) - dead, "dead": dead, "damaged": len(sight.damaged)}
+    dead = sum(
+        snapshot.probed.get(workflow.owner) is Liveness.DEAD for workflow in snapshot.workflows
+    )
+    states = {"live": len(claims) - dead, "dead": dead, "damaged": len(snapshot.damaged)}
     yield _by_state("holdfast_workflows", "Registered workflows, by state.", states)
     yield from _leases("workflow", "renewed", ["workflow", "recipe"], claims)
     # The marker of a dead swap delays nobody: the next request clears it.
-    marker = sight.marker
-    running = marker is not None and sight.probed.get(marker.holder) is not Liveness.DEAD
+    marker = snapshot.marker
+    running = marker is not None and snapshot.probed.get(marker.holder) is not Liveness.DEAD
     yield gauge(
         "holdfast_swap_age_seconds",
         "How long the swap under way has been so; 0 without one.",
-        max(_since(marker.begun_at, sight.now), 0.001) if marker is not None and running else 0.0,
+        max(_since(marker.begun_at, snapshot.now), 0.001)
+        if marker is not None and running
+        else 0.0,
     )
 
 
-def _remaining_s(workflow: Workflow, sight: WorkflowsSnapshot) -> float:
-    remaining_s = -_since(workflow.lease.expires_at, sight.now)
+def _remaining_s(workflow: Workflow, snapshot: WorkflowsSnapshot) -> float:
+    remaining_s = -_since(workflow.lease.expires_at, snapshot.now)
     # Even without a renewal it counts as live while its processes are seen to live.
-    seen = not workflow.lease.explicit and sight.probed.get(workflow.owner) is Liveness.ALIVE
+    seen = not workflow.lease.explicit and snapshot.probed.get(workflow.owner) is Liveness.ALIVE
     return max(remaining_s, 0.0) if seen else remaining_s
 
 
