@@ -287,6 +287,20 @@ def test_every_setting_and_variable_is_documented() -> None:
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
+def test_the_page_of_settings_states_their_defaults() -> None:
+    from holdfast.kernel.settings import Settings
+
+    settings = Settings()
+    page = (ROOT / "docs" / "settings.md").read_text()
+    rows = re.findall(
+        r"^\| `([a-z_]+)\.([a-z_]+)` \|.*?\|.*?\| ([\d.]+|true|false)[ |(]", page, re.M
+    )
+    stated = {(section, name): text for section, name, text in rows}
+    actual = {key: str(getattr(getattr(settings, key[0]), key[1])).lower() for key in stated}
+    assert len(stated) >= 10, "the page has another form"
+    assert {key: text.removesuffix(".0") for key, text in actual.items()} == stated
+
+
 def _is_section(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Plain)
 
