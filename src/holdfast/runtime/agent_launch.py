@@ -13,6 +13,7 @@ from holdfast.domains.agents.manifest import (
     FILE_NAME,
     TmuxHandle,
     as_json,
+    encode,
     tmux_adapter,
 )
 from holdfast.domains.agents.records import canonical, id_of
@@ -85,7 +86,8 @@ class Launch:
             # The agent need not be in the tmux server that others find by themselves.
             else tmux_adapter({"socket_path": socket_path(), **adapter}),
         )
-        self._manifest_json = as_json(self._manifest)
+        # Refused before anything is published.
+        encode(self._manifest)
 
     def publish(self, holder: Holder | None) -> Agent:
         """Publish it as the process that it will be; without one, for as long as its start may
@@ -113,10 +115,10 @@ class Launch:
         return agent
 
     def write_manifest(self) -> None:
-        """Write how it is reached. Raises Unavailable when that fails."""
+        """Write how it is reached. Raises Unavailable when that fails, and InvalidValue."""
         try:
             access = access_for(self._hf.settings.group)
-            ManifestFiles(access).write(self.manifest_path, self._manifest_json)
+            ManifestFiles(access).write(self.manifest_path, as_json(self._manifest))
         except OSError as error:
             raise Unavailable(
                 f"the manifest {self.manifest_path} cannot be written ({error.strerror}): "

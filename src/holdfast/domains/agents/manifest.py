@@ -80,18 +80,23 @@ def tmux_adapter(settings: Mapping[str, Any]) -> TmuxAdapter:
     return convert_settings({"kind": "tmux", **settings}, TmuxAdapter)
 
 
-def as_json(manifest: Manifest) -> bytes:
-    """Encode a manifest for a file, indented for people. Raises InvalidValue for a manifest that
-    could not be decoded again.
-    """
+def encode(manifest: Manifest) -> bytes:
+    """A manifest as JSON. Raises InvalidValue for one that is not UTF-8."""
     try:
-        data = to_json(manifest)
+        return to_json(manifest)
     except UnicodeEncodeError as error:
         # A path, or a word of a command line, may have bytes of any encoding.
         raise InvalidValue(
             f"{error.object[:60]!a} is not UTF-8, and an agent's manifest must be: rename the "
             "file or folder, or write it in UTF-8"
         ) from None
+
+
+def as_json(manifest: Manifest) -> bytes:
+    """Encode a manifest for a file, indented for people. Raises InvalidValue for a manifest that
+    could not be decoded again.
+    """
+    data = encode(manifest)
     from_json(data)
     return msgspec.json.format(data, indent=2) + b"\n"
 
