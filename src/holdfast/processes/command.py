@@ -155,9 +155,11 @@ class Command:
             self.guardian = self._started.pid
             self._guardian_fd = os.pidfd_open(self.guardian)
         except OSError as error:
-            # A guardian that was started ends when it finds its orders closed.
             os.close(self._orders)
             os.close(self.fd)
+            if self._started is not None:
+                # The guardian was started, and ends because its orders are closed.
+                self._started.wait()
             raise _not_started(error) from None
         finally:
             os.close(orders)
