@@ -177,7 +177,7 @@ def test_a_command_whose_worker_died_as_it_was_started_never_begins(
 
 def test_with_too_few_descriptors_it_says_so_and_keeps_none(trees: Trees) -> None:
     """An OSError came through, and left a pipe open."""
-    run("true", Heard(), trees).close()
+    end(run("true", Heard(), trees))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = len(os.listdir("/proc/self/fd"))
     said: list[str] = []
