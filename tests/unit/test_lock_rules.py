@@ -15,8 +15,10 @@ from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_TTL_MAX_S
+from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Tx
-from holdfast.primitives.locks import policy
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import Locks, policy
 from holdfast.primitives.locks.grant import TABLE_BEGUN, _enter
 from holdfast.primitives.locks.records import (
     LOCK_WAITS,
@@ -33,6 +35,7 @@ from holdfast.primitives.locks.wait import AheadWatch, as_ahead
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.lock_world import context_of
 
@@ -228,6 +231,25 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
             assert 5 < (watch.next_expiry_s() or 0) < 5.01
         with AheadWatch([as_ahead(lasting)], hf.processes, hf.store) as watch:
             assert watch.next_expiry_s() is None, "its descriptor reports that death"
+
+
+def test_a_death_that_a_pidfd_reports_needs_no_look_at_the_process_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look may fail where the pidfd is certain, as when no descriptor is left."""
+    machine = Machine()
+    holder, waiter = machine.begin(1), machine.begin(2)
+    store = MemoryStore()
+    journal = Journal(store, actor="test")
+    with closing(Locks(store, journal, holder, LockSettings())) as locks:
+        locks.acquire("n", by="job")
+        hold = context_of(locks).read(lambda table: table.lock("n").holds[0])
+        with AheadWatch([as_ahead(hold)], waiter, store) as watch:
+            assert watch.suspects() == []
+            machine.end(1)
+            monkeypatch.setattr(waiter, "process_stat", lambda _: pytest.fail("looked again"))
+            watch.note_deaths(frozenset(watch.fds))
+            assert [suspect.liveness for suspect in watch.suspects()] == [Liveness.DEAD]
 
 
 def test_only_one_of_several_threads_releases_a_grant(hf: Holdfast) -> None:
