@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.adapters import command
 from holdfast.adapters.command import CommandAgent
-from holdfast.domains.gateway import Answer, Surface
+from holdfast.domains.gateway import AgentState, Answer
 from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
@@ -47,7 +47,7 @@ def processes_in(folder: Path) -> Procfs:
 
 def outcome_of(one: CommandAgent, prompt: str, stop: threading.Event | None = None) -> Answer:
     seen = one.inspect()
-    assert seen.instance_id is not None and seen.surface is Surface.READY
+    assert seen.instance_id is not None and seen.state is AgentState.READY
     return one.answer(one.deliver(prompt, seen.instance_id), stop or threading.Event())
 
 
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_program_however_stubborn(
     delivery = one.deliver("x", instance)
     group = delivery.handle.command.pid
     until((tmp_path / "begun").exists)
-    assert one.inspect().surface is Surface.NOT_READY
+    assert one.inspect().state is AgentState.WORKING
     assert one.interrupt(instance)
     answer = one.answer(delivery, threading.Event())
     assert answer.code == "agent_failed" and ended_by in answer.detail
@@ -188,7 +188,7 @@ def test_what_a_killed_gateway_left_running_is_ended_by_the_next(tmp_path: Path)
     until((tmp_path / "begun").exists)
     second = agent(tmp_path, ECHO)
     assert not delivery.handle.command.ended()
-    assert second.inspect().surface is Surface.READY
+    assert second.inspect().state is AgentState.READY
     assert delivery.handle.command.ended()
     _gone(group)
     assert first.answer(delivery, threading.Event()).detail.startswith("ended by SIGTERM")
@@ -202,7 +202,7 @@ def test_a_note_of_an_earlier_version_ends_the_process_group_that_it_names(tmp_p
     note.write_text(
         json.dumps({"pid": left.pid, "start_ticks": named.start_ticks, "boot_id": named.boot_id})
     )
-    assert agent(tmp_path, ECHO).inspect().surface is Surface.READY
+    assert agent(tmp_path, ECHO).inspect().state is AgentState.READY
     assert left.wait(PATIENCE_S) == -signal.SIGKILL
     assert not note.exists()
     _gone(left.pid)
@@ -364,7 +364,7 @@ def test_without_its_guardian_a_program_is_still_interrupted_and_its_tree_ended(
     assert state_of(int((tmp_path / "left").read_text())) in (None, "Z")
     _gone(delivery.handle.command.pid)
     assert list((tmp_path / "run" / "trees").iterdir()) == []
-    assert one.inspect().surface is Surface.READY
+    assert one.inspect().state is AgentState.READY
 
 
 def test_no_command_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from holdfast.adapters import upstream
 from holdfast.adapters.managed import ManagedAgent
 from holdfast.adapters.rest import RestAgent
 from holdfast.adapters.upstream import on_loopback
-from holdfast.domains.gateway import Answer, Observation, Surface
+from holdfast.domains.gateway import AgentState, Answer, Observation
 from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from tests.agents.agent_servers import World, serving
@@ -85,21 +85,21 @@ def test_the_prefix_of_the_other_server(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "surface"),
+    ("status", "state"),
     [
-        ("idle", Surface.READY),
-        ("completed", Surface.READY),
-        ("processing", Surface.NOT_READY),
-        ("waiting_user_answer", Surface.NOT_READY),
-        ("error", Surface.NOT_READY),
-        ("new_word", Surface.UNKNOWN),
+        ("idle", AgentState.READY),
+        ("completed", AgentState.READY),
+        ("processing", AgentState.WORKING),
+        ("waiting_user_answer", AgentState.ASKING),
+        ("error", AgentState.EXITED),
+        ("new_word", AgentState.UNKNOWN),
     ],
 )
 def test_what_a_terminals_status_means(
-    world: World, terminal: RestAgent, status: str, surface: Surface
+    world: World, terminal: RestAgent, status: str, state: AgentState
 ) -> None:
     world.status = status
-    assert terminal.inspect().surface is surface
+    assert terminal.inspect().state is state
 
 
 def test_another_terminal_is_another_instance_and_a_missing_one_is_unavailable(
@@ -249,9 +249,9 @@ def test_a_managed_interrupt_may_find_nothing_to_stop(world: World, managed: Man
 
 def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAgent) -> None:
     first = managed.inspect()
-    assert first.surface is Surface.READY
+    assert first.state is AgentState.READY
     world.state["turn"] = {"phase": "active"}
-    assert managed.inspect() == Observation(first.instance_id, Surface.NOT_READY)
+    assert managed.inspect() == Observation(first.instance_id, AgentState.WORKING)
     world.state["identity"]["runtime_session_id"] = "r2"
     assert managed.inspect().instance_id not in (first.instance_id, None)
     world.state["availability"] = "unavailable"

@@ -16,7 +16,7 @@ import pytest
 from holdfast.adapters import tmux_agent
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
-from holdfast.domains.gateway import Observation, Surface
+from holdfast.domains.gateway import AgentState, Observation
 from holdfast.domains.gateway.adapter import TmuxSpec
 from holdfast.kernel.errors import Fenced, UpstreamUnavailable
 from holdfast.kernel.holder import Holder
@@ -81,7 +81,7 @@ def shell() -> Iterator[Shell]:
 
 
 def ready(agent: TmuxAgent) -> str:
-    until(lambda: agent.inspect().surface is Surface.READY)
+    until(lambda: agent.inspect().state is AgentState.READY)
     found = agent.inspect().instance_id
     assert found is not None
     return found
@@ -161,7 +161,7 @@ def test_an_agent_that_is_suspended_waits_and_is_the_same_when_it_is_back(shell:
     process = int(one.rpartition(":")[2].partition(".")[0])
     os.kill(process, signal.SIGSTOP)
     shell.shows("shell$")
-    until(lambda: agent.inspect().surface is Surface.NOT_READY)
+    until(lambda: agent.inspect().state is AgentState.WORKING)
     seen = agent.inspect()
     assert (seen.instance_id, "not in the foreground" in seen.detail) == (one, True)
     for act in (lambda: agent.deliver("touch ran", one), lambda: agent.interrupt(one)):
@@ -178,7 +178,7 @@ def test_a_shell_that_is_the_agent_is_busy_while_it_runs_a_command(shell: Shell)
     one = ready(agent)
     delivery = agent.deliver("cat", one)
     until(
-        lambda: agent.inspect().surface is Surface.NOT_READY and "cat is" in agent.inspect().detail
+        lambda: agent.inspect().state is AgentState.WORKING and "cat is" in agent.inspect().detail
     )
     assert agent.inspect().instance_id == one
     # What it runs is interrupted, since nothing else could be meant.

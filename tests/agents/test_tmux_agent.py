@@ -13,7 +13,7 @@ import pytest
 from holdfast.adapters import tmux_agent, tmux_pane
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
-from holdfast.domains.gateway import Surface
+from holdfast.domains.gateway import AgentState
 from holdfast.domains.gateway.adapter import TmuxSpec, spec_of
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
@@ -73,7 +73,7 @@ def paste_late(agent: TmuxAgent, text: str, screen: Screen) -> None:
 
 def instance(agent: TmuxAgent) -> str:
     """The instance, once it is ready for a prompt."""
-    until(lambda: agent.inspect().surface is Surface.READY)
+    until(lambda: agent.inspect().state is AgentState.READY)
     return there(agent)
 
 
@@ -188,7 +188,7 @@ def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(
 ) -> None:
     one = instance(agent)
     tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", f"x/{one.rpartition(':')[2]}")
-    assert agent.inspect().surface is Surface.NOT_READY
+    assert agent.inspect().state is AgentState.WORKING
     with pytest.raises(Fenced):
         agent.deliver("hello", one)
     tmux("set-option", "-p", "-u", "-t", "=claude:", "@holdfast_unsent")
@@ -234,7 +234,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
     assert (tmux.folder / "next.raw").read_bytes() == b""
     monkeypatch.undo()
     # The next process has nothing unsent in its box.
-    until(lambda: agent.inspect().surface is Surface.READY)
+    until(lambda: agent.inspect().state is AgentState.READY)
 
 
 def test_scrolling_between_paste_and_enter_does_not_swallow_the_enter(
@@ -393,7 +393,7 @@ def test_a_pane_in_copy_mode_gets_the_prompt_all_the_same(
 def test_an_interrupt_stops_a_busy_program_at_once(tmux: TmuxServer, agent: TmuxAgent) -> None:
     delivery = agent.deliver("work hard", instance(agent))
     until(lambda: "working" in tmux("capture-pane", "-p", "-t", "=claude:"))
-    assert agent.inspect().surface is Surface.NOT_READY
+    assert agent.inspect().state is AgentState.WORKING
     assert agent.interrupt(there(agent))
     until(lambda: b"!" in tmux.heard())
     assert "stopped" in agent.answer(delivery, threading.Event()).text
@@ -401,10 +401,10 @@ def test_an_interrupt_stops_a_busy_program_at_once(tmux: TmuxServer, agent: Tmux
 
 def test_rest_is_when_the_last_line_matches(tmux: TmuxServer) -> None:
     never = make(tmux, ready_regex=r"^never\$ $")
-    until(lambda: never.inspect().surface is Surface.NOT_READY)
+    until(lambda: never.inspect().state is AgentState.WORKING)
     always = make(tmux, ready_regex=r"ready> ?$")
-    until(lambda: always.inspect().surface is Surface.READY)
-    assert never.inspect().surface is Surface.NOT_READY
+    until(lambda: always.inspect().state is AgentState.READY)
+    assert never.inspect().state is AgentState.WORKING
 
 
 def test_an_agent_that_goes_while_it_is_waited_for(tmux: TmuxServer, agent: TmuxAgent) -> None:

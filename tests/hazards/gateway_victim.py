@@ -14,7 +14,15 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.domains.gateway import Answer, Delivery, DeliveryWorker, Gateway, Observation, Surface
+from holdfast.domains.gateway import (
+    Adapter,
+    AgentState,
+    Answer,
+    Delivery,
+    DeliveryWorker,
+    Gateway,
+    Observation,
+)
 from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
@@ -27,7 +35,7 @@ PROMPTS = ("one", "two")
 FINISHED = 7
 
 
-class WritingAgent:
+class WritingAgent(Adapter):
     """Writes each prompt down, durably enough to outlive the process, and answers at once."""
 
     backend = "writing"
@@ -36,7 +44,7 @@ class WritingAgent:
         self._log = log
 
     def inspect(self) -> Observation:
-        return Observation("the one", Surface.READY)
+        return Observation("the one", AgentState.READY)
 
     def check(self, prompt: str) -> None:
         """Everything can be written."""

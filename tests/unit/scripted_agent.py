@@ -4,11 +4,11 @@ product.
 
 import threading
 
-from holdfast.domains.gateway import Answer, Delivery, Observation, Surface
+from holdfast.domains.gateway import Adapter, AgentState, Answer, Delivery, Observation
 from holdfast.kernel.errors import Fenced, InvalidValue
 
 
-class ScriptedAgent:
+class ScriptedAgent(Adapter):
     """Each prompt is answered when `answers` is set, or at once with `instant`; `broken` is raised
     by whatever it names.
     """
@@ -17,7 +17,7 @@ class ScriptedAgent:
 
     def __init__(self, instance_id: str | None = "one", *, instant: bool = True) -> None:
         self.instance_id = instance_id
-        self.surface = Surface.READY
+        self.state = AgentState.READY
         self.reason = ""
         self.end_unknown = False
         self.received: list[tuple[str, str]] = []
@@ -33,7 +33,7 @@ class ScriptedAgent:
     def inspect(self) -> Observation:
         self._break("inspect")
         return Observation(
-            self.instance_id, self.surface, "" if self.instance_id else "gone", self.reason
+            self.instance_id, self.state, "" if self.instance_id else "gone", self.reason
         )
 
     def check(self, prompt: str) -> None:

@@ -476,12 +476,30 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
                 "socket_path": "/run/tmux",
                 "answer_timeout_s": 60.0,
                 "settle_s": 2.0,
+                "profile": "claude",
+                "reports": "/run/reports",
+                "question_timeout_s": 60.0,
             },
             {"session"},
         ),
         (
             {"kind": "command", "command": ["x"], "prompt_as": "argument", "timeout_s": 60.0},
             {"working_directory"},
+        ),
+        *(
+            (
+                {
+                    "kind": kind,
+                    "command": ["x"],
+                    "profile": "codex",
+                    "session_id": "s",
+                    "answer_timeout_s": 60.0,
+                    "question_timeout_s": 60.0,
+                    **more,
+                },
+                {"working_directory"},
+            )
+            for kind, more in (("acp", {"mode": "plan"}), ("codex_app_server", {}))
         ),
         (
             {
@@ -506,7 +524,7 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
             set(),
         ),
     ],
-    ids=["tmux", "command", "rest", "managed"],
+    ids=["tmux", "command", "acp", "codex_app_server", "rest", "managed"],
 )
 def test_a_manifest_can_say_every_setting_that_its_gateway_knows(
     adapter: dict[str, Any], elsewhere: set[str]

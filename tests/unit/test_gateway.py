@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.gateway import Answer, DeliveryWorker, Gateway, Surface
+from holdfast.domains.gateway import AgentState, Answer, DeliveryWorker, Gateway
 from holdfast.domains.gateway.adapter import (
     CommandSpec,
     TmuxSpec,
@@ -680,14 +680,14 @@ def test_any_answer_of_an_agent_is_kept_and_blocks_nothing(
 
 def test_a_busy_surface_is_waited_for(desk: Desk) -> None:
     agent = ScriptedAgent()
-    agent.surface = Surface.NOT_READY
+    agent.state = AgentState.WORKING
     gateway = desk.gateway(agent)
     request = ask(gateway)
     with working(gateway):
         until_idle(gateway)
         assert gateway.queue.get(request.request_id).state is RequestState.ACCEPTED
         assert gateway.status().terminal_surface_eligibility == "not_ready"
-        agent.surface = Surface.READY
+        agent.state = AgentState.READY
         assert ended(gateway, request).state is RequestState.COMPLETED
 
 

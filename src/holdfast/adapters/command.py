@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Observation, Surface
+from holdfast.domains.gateway.adapter import Adapter, Answer, CommandSpec, Delivery, Observation
+from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
     InvalidValue,
@@ -147,7 +148,7 @@ class _Run(NamedTuple):
     started_s: float
 
 
-class CommandAgent:
+class CommandAgent(Adapter):
     """A program as an agent. `note` is a file that names the running tree: the next gateway ends
     the tree of a killed gateway before it delivers anything.
     """
@@ -191,7 +192,7 @@ class CommandAgent:
         identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.command[1:]])
         digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return Observation(
-            f"command:{digest}", Surface.READY if self._run is None else Surface.NOT_READY
+            f"command:{digest}", AgentState.READY if self._run is None else AgentState.WORKING
         )
 
     def check(self, prompt: str) -> None:

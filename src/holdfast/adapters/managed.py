@@ -5,7 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
+from holdfast.domains.gateway.adapter import Adapter, Answer, Delivery, Observation
+from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, ManagedAdapter
 from holdfast.kernel.errors import NotFound, UpstreamUnavailable
 
@@ -15,7 +16,7 @@ _TEXTS = ("answer", "output", "text", "history_summary")
 """The fields in which a turn may have its answer; the first one that is there counts."""
 
 
-class ManagedAgent:
+class ManagedAgent(Adapter):
     backend = "managed"
 
     def __init__(self, spec: ManagedAdapter) -> None:
@@ -43,13 +44,13 @@ class ManagedAgent:
             where = f"{self._upstream.base_url}{self._path}/state"
             return Observation(None, detail=f"{where} does not describe an agent")
         phase = _dict(state.get("turn")).get("phase")
-        surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(
-            str(phase), Surface.UNKNOWN
+        doing = {"ready": AgentState.READY, "active": AgentState.WORKING}.get(
+            str(phase), AgentState.UNKNOWN
         )
         return Observation(
             f"managed:{self._upstream.base_url}{self._path}:"
             + ":".join(str(name or "") for name in names),
-            surface,
+            doing,
         )
 
     def check(self, prompt: str) -> None:

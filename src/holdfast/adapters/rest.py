@@ -9,7 +9,8 @@ from urllib.parse import quote
 from msgspec import UNSET
 
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
+from holdfast.domains.gateway.adapter import Adapter, Answer, Delivery, Observation
+from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, RestAdapter
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
@@ -21,12 +22,12 @@ PATHS = {
     "output": "/terminals/{id}/output",
 }
 
-_SURFACES = {
-    "idle": Surface.READY,
-    "completed": Surface.READY,
-    "processing": Surface.NOT_READY,
-    "waiting_user_answer": Surface.NOT_READY,
-    "error": Surface.NOT_READY,
+_STATES = {
+    "idle": AgentState.READY,
+    "completed": AgentState.READY,
+    "processing": AgentState.WORKING,
+    "waiting_user_answer": AgentState.ASKING,
+    "error": AgentState.EXITED,
 }
 _AT_REST = ("idle", "completed", "waiting_user_answer")
 _SETTLED_AFTER = 5
@@ -36,7 +37,7 @@ _MESSAGE_BYTES_MAX = 48 << 10
 """A message is sent in the URL, of which these servers accept 64 KiB."""
 
 
-class RestAgent:
+class RestAgent(Adapter):
     def __init__(self, spec: RestAdapter) -> None:
         self.backend = f"{spec.preset}_rest"
         self._spec = spec
@@ -61,8 +62,8 @@ class RestAgent:
             # Some other program answered. It must not count as another instance of the terminal.
             return Observation(None, detail=f"{where} does not describe a terminal")
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
-        surface = _SURFACES.get(str(seen.get("status")), Surface.UNKNOWN)
-        return Observation(f"rest:{where}:{':'.join(names)}", surface)
+        state = _STATES.get(str(seen.get("status")), AgentState.UNKNOWN)
+        return Observation(f"rest:{where}:{':'.join(names)}", state)
 
     def check(self, prompt: str) -> None:
         size = len(quote(prompt, safe=""))

@@ -29,7 +29,8 @@ from holdfast.adapters import pane_owner, tmux_pane
 from holdfast.adapters.pane_owner import PaneAgent
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, PromptBuffers, Screen, TmuxServer
 from holdfast.domains.agents.ports import TmuxAddress
-from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface, TmuxSpec
+from holdfast.domains.gateway.adapter import Adapter, Answer, Delivery, Observation, TmuxSpec
+from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel import faults
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, SETTLE_S
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
@@ -57,7 +58,7 @@ class _Pasted(NamedTuple):
     instance_id: str
 
 
-class TmuxAgent:
+class TmuxAgent(Adapter):
     """A tmux session as an agent. `agent` is the name of its gateway, and `folder` holds a prompt
     while tmux reads it. `process` returns the process in the agent's record, if any: nothing is
     typed to another one.
@@ -119,8 +120,8 @@ class TmuxAgent:
         why_not = self._why_not_ready(screen, agent)
         if not why_not or self._has_stayed(agent):
             self._remember(screen, agent)
-        surface = Surface.NOT_READY if why_not else Surface.READY
-        return Observation(self._instance(screen, agent), surface, why_not)
+        state = AgentState.WORKING if why_not else AgentState.READY
+        return Observation(self._instance(screen, agent), state, why_not)
 
     def check(self, prompt: str) -> None:
         """Control characters are refused for every adapter; whether the pane takes pastes is known

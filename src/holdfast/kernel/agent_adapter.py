@@ -14,6 +14,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, LABEL_CHARS_MAX, PATH_CHARS_MAX
 
 ANSWER_TIMEOUT_S = 3600.0
+QUESTION_TIMEOUT_S = 3600.0
 QUIET_MS = 400
 SETTLE_S = 10.0
 HTTP_TIMEOUT_S = 10.0
@@ -31,10 +32,18 @@ Milliseconds = Annotated[int, Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)]
 
 
 class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """The agent runs in a tmux session. It is ready when the last line matches `ready_regex` and
-    the screen did not change for `quiet_ms`. Without `ready_regex` the end of its work is not seen:
-    the next prompt is typed when the screen did not change for `settle_s`.
+    """The agent runs in a tmux session.
+
+    `profile` names the tool that it is: its profile says how the screen looks when the agent is
+    ready. `reports` is the folder in which the tool's own hooks report what it does. Without a
+    profile, the agent is ready when the last line matches `ready_regex` and the screen did not
+    change for `quiet_ms`. Without `ready_regex` too, the end of its work is not seen: the next
+    prompt is typed when the screen did not change for `settle_s`.
     """
+
+    profile: Text | UnsetType = UNSET
+    reports: PathText | UnsetType = UNSET
+    question_timeout_s: Patience | UnsetType = UNSET
 
     interrupt: Literal["C-c", "Escape"] = "C-c"
     quiet_ms: Milliseconds = QUIET_MS
@@ -61,6 +70,31 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
     timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
+class AcpAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="acp"):
+    """The agent is a program that speaks the Agent Client Protocol on its standard input and
+    output. The gateway runs it. `session_id` is a conversation to go on with.
+    """
+
+    command: Annotated[tuple[Word, ...], Meta(min_length=1)]
+    profile: Text | UnsetType = UNSET
+    session_id: Text | UnsetType = UNSET
+    mode: Text | UnsetType = UNSET
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
+    question_timeout_s: Patience = QUESTION_TIMEOUT_S
+
+
+class AppServerAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="codex_app_server"):
+    """The agent is `codex app-server`, or a program that speaks its protocol. The gateway runs it.
+    `session_id` is a thread to go on with.
+    """
+
+    command: Annotated[tuple[Word, ...], Meta(min_length=1)]
+    profile: Text | UnsetType = UNSET
+    session_id: Text | UnsetType = UNSET
+    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
+    question_timeout_s: Patience = QUESTION_TIMEOUT_S
+
+
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
     """The agent is behind a terminal of another server, with the API of CAO (CLI Agent
     Orchestrator) or a similar one.
@@ -85,7 +119,9 @@ class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="ma
     answer_timeout_s: Patience | UnsetType = UNSET
 
 
-AgentAdapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter
+AgentAdapter = (
+    TmuxAdapter | CommandAdapter | AcpAdapter | AppServerAdapter | RestAdapter | ManagedAdapter
+)
 
 _OTHER_NAMES = {
     "tmux": {"interrupt_key": "interrupt"},

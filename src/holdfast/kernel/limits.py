@@ -175,6 +175,9 @@ GATEWAY_STOP_S = 10.0  # how long a stopping gateway waits for the running reque
 GATEWAY_WAIT_MAX_S = 25.0  # longest that one HTTP request waits for the end of a request
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20  # events.jsonl before it is rotated; one older file is kept
 
+QUESTION_CHARS = 200  # of a question and its answer, in the journal and in lists
+REPLY_BYTES_MAX = 4096  # answer to a question of an agent
+
 # HTTP.
 # The longest prompt fits, also if a client escapes all that is not ASCII into three bytes for one.
 HTTP_BODY_BYTES_MAX = 832 << 10

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.gateway import Adapter, AdapterSpec, DeliveryWorker, Gateway
-from holdfast.domains.gateway.adapter import CommandSpec, TmuxSpec
+from holdfast.domains.gateway.adapter import AcpSpec, AppServerSpec, CommandSpec, TmuxSpec
 from holdfast.kernel.agent_adapter import RestAdapter
-from holdfast.kernel.errors import Held
+from holdfast.kernel.errors import Held, InvalidValue
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.settings import Settings
@@ -108,6 +108,8 @@ def agent_adapter(
         from holdfast.adapters.command import CommandAgent
 
         return CommandAgent(spec, note=folder.agent_process, processes=processes)
+    if isinstance(spec, AcpSpec | AppServerSpec):
+        raise InvalidValue("this kind of adapter is not available", field="adapter")
     if isinstance(spec, RestAdapter):
         from holdfast.adapters.rest import RestAgent
 

@@ -1,6 +1,7 @@
 """A gateway: one agent's durable queue. An accepted request is delivered once, in order, to the
 instance it was meant for.
 
+state.py       what an agent does, and what it asks
 records.py     the agent's epoch, instance and server; the status of a gateway
 adapter.py     the port to the agent, and the settings of each kind of adapter
 request.py     which requests are valid, and why one is refused
@@ -15,22 +16,23 @@ from holdfast.domains.gateway.adapter import (
     Answer,
     Delivery,
     Observation,
-    Surface,
     spec_of_manifest,
 )
 from holdfast.domains.gateway.delivery import DeliveryWorker
 from holdfast.domains.gateway.gateway import Gateway
 from holdfast.domains.gateway.records import GatewayStatus
+from holdfast.domains.gateway.state import AgentState, Question
 
 __all__ = [
     "Adapter",
     "AdapterSpec",
+    "AgentState",
     "Answer",
     "Delivery",
     "DeliveryWorker",
     "Gateway",
     "GatewayStatus",
     "Observation",
-    "Surface",
+    "Question",
     "spec_of_manifest",
 ]

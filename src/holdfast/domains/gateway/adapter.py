@@ -4,14 +4,17 @@ An adapter has no rules. It reports what it sees, and does what it is asked once
 delivery that may have happened. Its settings come from the command line or the agent's manifest.
 """
 
-import enum
 import threading
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from holdfast.domains.gateway.state import AgentState, Question
 from holdfast.kernel.agent_adapter import (
+    AcpAdapter,
+    AppServerAdapter,
     CommandAdapter,
     ManagedAdapter,
     RestAdapter,
@@ -19,27 +22,24 @@ from holdfast.kernel.agent_adapter import (
     Word,
     convert_settings,
 )
-from holdfast.kernel.errors import InvalidValue
-
-
-class Surface(enum.StrEnum):
-    """May a prompt be given to the agent at this moment?"""
-
-    READY = "ready"
-    NOT_READY = "not_ready"
-    UNKNOWN = "unknown"
+from holdfast.kernel.errors import InvalidValue, NotFound
 
 
 class Observation(NamedTuple):
     """What an adapter sees of the agent. Without an `instance_id` the agent is not there, and
     `detail` says why; `reason` is a code, set when the agent's terminal is there without its
-    process. With an instance, `detail` says what a prompt has to wait for.
+    process. With an instance, `detail` says what a prompt has to wait for, and `activity` what the
+    agent works on, such as a command that it runs. `session_id` is the agent's own name of the
+    conversation, by which it can be resumed.
     """
 
     instance_id: str | None
-    surface: Surface = Surface.UNKNOWN
+    state: AgentState = AgentState.UNKNOWN
     detail: str = ""
     reason: str = ""
+    questions: tuple[Question, ...] = ()
+    activity: str = ""
+    session_id: str | None = None
 
 
 class Delivery(NamedTuple):
@@ -64,45 +64,62 @@ class Answer(NamedTuple):
     facts: dict[str, Any] = {}  # noqa: RUF012 - never changed; a NamedTuple's default is shared
 
 
-class Adapter(Protocol):
+class Adapter(ABC):
     """One agent."""
 
-    @property
-    def backend(self) -> str:
-        """The kind of adapter: tmux, command, cao_rest, houmao_server_rest or managed."""
-        ...
+    backend: str
+    """The kind of adapter, as a status shows it: tmux, command, acp, codex_app_server, cao_rest,
+    houmao_server_rest or managed.
+    """
 
+    @abstractmethod
     def inspect(self) -> Observation:
         """Look at the agent. An instance id names one incarnation of it for ever: what replaces it
         under the same name has another id.
 
         Raises Held while another agent's gateway uses the same terminal.
         """
-        ...
 
+    @abstractmethod
     def check(self, prompt: str) -> None:
         """Raise InvalidValue for a prompt that could not be delivered unchanged."""
-        ...
 
-    def deliver(self, prompt: str, instance_id: str) -> Delivery:
-        """Deliver a prompt to exactly that instance, without waiting for the answer.
+    @abstractmethod
+    def deliver(self, prompt: str, instance_id: str) -> Delivery | Answer:
+        """Deliver a prompt to exactly that instance, without waiting for the answer. Where the
+        agent reports what it receives, this waits for the report. It returns an Answer with the
+        code `not_received` or `altered` when that is not the prompt.
 
-        Raises Fenced when another instance is there (nothing was delivered), and
+        Raises Fenced when another instance is there or it is not ready (nothing was delivered), and
         UpstreamUnavailable, whose `outcome` says whether the prompt may have been delivered.
         """
-        ...
 
+    @abstractmethod
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
         """Wait for the answer; return early, with what there is, when `stop` is set."""
-        ...
 
+    @abstractmethod
     def interrupt(self, instance_id: str) -> bool:
         """Stop what the agent does. False when there was nothing to stop. Raises as `deliver`."""
-        ...
 
+    def reply(self, question_id: str, reply: str, instance_id: str) -> None:  # noqa: ARG002 - adapters without questions
+        """Answer a question of that instance with the name of a choice, or with a text where the
+        question takes one. Raises NotFound when the question is over, and as `interrupt`.
+        """
+        raise NotFound(
+            f"there is no question {question_id[:60]}: it may be answered already",
+            question_id=question_id[:128],
+        )
+
+    def listen(self, changed: Callable[[], None]) -> None:  # noqa: ARG002 - as above
+        """Have `changed` called, in any thread, when another look at the agent would see something
+        else. An adapter that cannot notice changes never calls it.
+        """
+        return
+
+    @abstractmethod
     def close(self) -> None:
         """Release everything, and end the processes that the adapter started."""
-        ...
 
 
 class TmuxSpec(TmuxAdapter, frozen=True, kw_only=True, tag="tmux"):
@@ -117,7 +134,21 @@ class CommandSpec(CommandAdapter, frozen=True, kw_only=True, tag="command"):
     working_directory: Word | None = None
 
 
-AdapterSpec = TmuxSpec | CommandSpec | RestAdapter | ManagedAdapter
+class AcpSpec(AcpAdapter, frozen=True, kw_only=True, tag="acp"):
+    """An agent that runs in `working_directory`, by default in the gateway's own."""
+
+    working_directory: Word | None = None
+
+
+class AppServerSpec(AppServerAdapter, frozen=True, kw_only=True, tag="codex_app_server"):
+    """An agent that runs in `working_directory`, by default in the gateway's own."""
+
+    working_directory: Word | None = None
+
+
+AdapterSpec = TmuxSpec | CommandSpec | AcpSpec | AppServerSpec | RestAdapter | ManagedAdapter
+IN_FOLDER = ("command", "acp", "codex_app_server")
+"""The adapters that start the agent themselves, in a folder."""
 
 
 def needed_by(kind: str) -> frozenset[str]:
@@ -142,7 +173,7 @@ def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
     tmux = manifest.get("tmux")
     if kind == "tmux" and isinstance(tmux, Mapping):
         settings.setdefault("session", tmux.get("session_name"))
-    if kind == "command":
+    if kind in IN_FOLDER:
         settings.setdefault("working_directory", manifest.get("working_directory"))
     return spec_of(settings)
 

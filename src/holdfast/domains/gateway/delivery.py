@@ -15,9 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation
 from holdfast.domains.gateway.gateway import Gateway
 from holdfast.domains.gateway.records import INTERRUPTED_BY_RESTART
+from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
 from holdfast.kernel.lease import renew_every_s
@@ -59,6 +60,7 @@ class DeliveryWorker:
         # The lanes (express or not) in which a claim may have been committed and not answered.
         self._unanswered: set[bool] = set()
         self._stopping = threading.Event()
+        self._look_now = threading.Event()
         self._give_up = threading.Event()
         self._wake_fds: list[int] = []
         self._threads: list[threading.Thread] = []
@@ -77,12 +79,14 @@ class DeliveryWorker:
             thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        self._adapter.listen(self._look_now.set)
 
     def cease(self) -> None:
         """Claim nothing more; may be called in any thread. A running request goes on until it ends
         or `stop` gives it up.
         """
         self._stopping.set()
+        self._look_now.set()
 
     def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
         """Claim nothing more, wait for the running request, give it up after `grace_s`, and return
@@ -123,7 +127,11 @@ class DeliveryWorker:
 
     def _watch(self) -> None:
         renewed_s = time.monotonic()
-        while not self._stopping.wait(self._inspect_every_s):
+        while not self._stopping.is_set():
+            self._look_now.wait(self._inspect_every_s)
+            self._look_now.clear()
+            if self._stopping.is_set():
+                return
             try:
                 self._gateway.look()
                 if time.monotonic() - renewed_s > renew_every_s(GATEWAY_LEASE_S):
@@ -153,7 +161,7 @@ class DeliveryWorker:
         seen = self._gateway.look()
         if seen.instance_id is None:
             return self._inspect_every_s
-        if seen.surface is Surface.NOT_READY:
+        if seen.state not in (AgentState.READY, AgentState.UNKNOWN):
             return _NOT_READY_S
         with self._terminal:
             request = self._claim(express=False)

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from holdfast.domains.gateway.records import (
     Reconciled,
     Server,
     attachment_in,
+    state_of,
     status_of,
 )
 from holdfast.domains.gateway.request import (
@@ -26,15 +28,19 @@ from holdfast.domains.gateway.request import (
     check_reconcilable,
     check_serving,
     choose_stale,
+    find_question,
     served_by,
     with_owner,
 )
+from holdfast.domains.gateway.state import Question
 from holdfast.kernel import errors, faults
 from holdfast.kernel import lease as leases
+from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.holder import Liveness, Processes, probe
-from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
+from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S, QUESTION_CHARS
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
+from holdfast.kernel.text import clipped
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, QueueRequest
 from holdfast.primitives.queue.queue import new_id
@@ -76,6 +82,8 @@ class Gateway:
         self._journal = journal
         self._processes = processes
         self._token = 0
+        self._since: datetime | None = None
+        self._clock = SystemClock()
         # Guards the next two, so that an epoch is recorded by one look at a time.
         self._looking = threading.Lock()
         self.seen = _NOT_LOOKED
@@ -331,7 +339,31 @@ class Gateway:
     def status(self) -> GatewayStatus:
         """The status of gateway and agent, by the last look."""
         backend, head = self.adapter.backend, self.queue.head()
-        return status_of(self.agent, backend, self.attachment, self.seen, head, self.served_at)
+        return status_of(
+            self.agent, backend, self.attachment, self.seen, head, self.served_at, self._since
+        )
+
+    def reply(self, question_id: str, reply: str, *, by: str = "") -> Question:
+        """Answer a question of the agent with the name of a choice, or with a text where the
+        question takes one; return the question. `by` is noted in the journal.
+
+        Raises NotFound when there is no such question any more, InvalidValue for an answer that it
+        does not take, UpstreamUnavailable when the agent is away, and Fenced.
+        """
+        self.check_serving()
+        seen = self.look()
+        question = find_question(seen.questions, question_id, reply)
+        assert seen.instance_id is not None
+        self.adapter.reply(question_id, reply, seen.instance_id)
+        self._note(
+            "gateway.question_answered",
+            question_id=question_id,
+            subject=clipped(question.subject, QUESTION_CHARS),
+            reply=clipped(reply, QUESTION_CHARS),
+            by=by,
+        )
+        self.look()
+        return question
 
     def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
@@ -356,15 +388,28 @@ class Gateway:
         rebound = seen.instance_id not in (None, self.attachment.instance_id)
         if rebound:
             self.attachment = self._rebind(str(seen.instance_id))
+        if state_of(seen) is not state_of(before) or self._since is None:
+            self._since = self._clock.now()
+        self._note_questions(before, seen)
         if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
             gone = seen.instance_id is None
             kind = "gateway.agent_unavailable" if gone else "gateway.agent_returned"
-            detail = seen.detail[:1000]
-            self._change(lambda tx, _: self._append(tx, kind, detail=detail), durable=False)
+            self._note(kind, detail=seen.detail[:1000])
         self.seen = seen
         if rebound or seen != before:
             self.on_change()
         return seen
+
+    def _note_questions(self, before: Observation, seen: Observation) -> None:
+        known = {question.question_id for question in before.questions}
+        asked = [one for one in seen.questions if one.question_id not in known]
+        for question in asked:
+            self._note(
+                "gateway.question_asked",
+                question_id=question.question_id,
+                question=question.kind,
+                subject=clipped(question.subject, QUESTION_CHARS),
+            )
 
     def _inspect(self) -> Observation:
         try:
@@ -399,6 +444,10 @@ class Gateway:
             return after
 
         return self._change(body)
+
+    def _note(self, kind: str, **data: Any) -> None:
+        """Journal what the agent did. A loss of the entry does no harm."""
+        self._change(lambda tx, _: self._append(tx, kind, **data), durable=False)
 
     def _append(self, tx: Tx, kind: str, **data: Any) -> None:
         self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})

@@ -1,11 +1,13 @@
 """What a gateway's store remembers of its agent, and the status that is shown to users."""
 
+from datetime import datetime
 from typing import Literal
 
 from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Observation
-from holdfast.kernel.codec import Plain, Record, Value
+from holdfast.domains.gateway.state import AgentState, Question
+from holdfast.kernel.codec import Instant, Plain, Record, Value
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.space import Space
@@ -97,6 +99,21 @@ class GatewayStatus(Value, frozen=True, kw_only=True):
     managed_agent_instance_epoch: int
     managed_agent_instance_id: str | None = None
     detail: str = ""
+    agent_state: AgentState = AgentState.UNKNOWN
+    """What the agent does; `agent_state_since` is when that was first seen, and `activity` what it
+    works on.
+    """
+    agent_state_since: Instant | None = None
+    activity: str = ""
+    session_id: str | None = None
+    """The agent's own name of its conversation."""
+    questions: tuple[Question, ...] = ()
+
+
+_ELIGIBILITY: dict[AgentState, Literal["ready", "unknown"]] = {
+    AgentState.READY: "ready",
+    AgentState.UNKNOWN: "unknown",
+}
 
 
 def admission_of(attachment: Attachment, seen: Observation) -> Admission:
@@ -115,6 +132,7 @@ def status_of(
     seen: Observation,
     head: Head,
     served_at: tuple[str, int] | None,
+    since: datetime | None,
 ) -> GatewayStatus:
     host, port = served_at or (None, None)
     there = seen.instance_id is not None
@@ -124,7 +142,9 @@ def status_of(
         managed_agent_connectivity="connected" if there else "unavailable",
         managed_agent_recovery="reconciliation_required" if attachment.reconciling else recovery,
         request_admission=admission_of(attachment, seen),
-        terminal_surface_eligibility=seen.surface.value if there else "unknown",
+        terminal_surface_eligibility=_ELIGIBILITY.get(seen.state, "not_ready")
+        if there
+        else "unknown",
         active_execution="running" if head.running else "idle",
         queue_depth=head.depth,
         backend=backend,
@@ -133,7 +153,19 @@ def status_of(
         managed_agent_instance_epoch=attachment.epoch,
         managed_agent_instance_id=attachment.instance_id,
         detail=seen.detail,
+        agent_state=state_of(seen),
+        agent_state_since=since,
+        activity=seen.activity,
+        session_id=seen.session_id,
+        questions=seen.questions,
     )
+
+
+def state_of(seen: Observation) -> AgentState:
+    """What the agent does. A terminal without its process has an agent that has exited."""
+    if seen.instance_id is None:
+        return AgentState.EXITED if seen.reason else AgentState.UNKNOWN
+    return seen.state
 
 
 def left_by(last: GatewayStatus) -> GatewayStatus:
@@ -150,4 +182,8 @@ def left_by(last: GatewayStatus) -> GatewayStatus:
         terminal_surface_eligibility="unknown",
         gateway_host=None,
         gateway_port=None,
+        agent_state=AgentState.UNKNOWN,
+        agent_state_since=None,
+        activity="",
+        questions=(),
     )

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Observation
 from holdfast.domains.gateway.records import Attachment, Server, admission_of
+from holdfast.domains.gateway.state import Question
 from holdfast.kernel import errors
-from holdfast.kernel.limits import PROMPT_BYTES_MAX
+from holdfast.kernel.limits import PROMPT_BYTES_MAX, REPLY_BYTES_MAX
 from holdfast.kernel.text import hidden_in
 from holdfast.primitives.queue import Draft
 from holdfast.primitives.queue.queue import check_draft
@@ -75,29 +76,35 @@ def check_prompt(prompt: str) -> None:
     """Raise InvalidValue for a prompt that is empty or too long, hides text (see `kernel.text`), or
     has control characters other than tab and newline.
     """
-    if not prompt.strip():
-        raise errors.InvalidValue("the prompt is empty: write what is to be done", field="prompt")
-    if (found := _FORBIDDEN.search(prompt)) is not None:
+    check_text(prompt, "prompt", PROMPT_BYTES_MAX)
+
+
+def check_text(text: str, field: str, bytes_max: int) -> None:
+    """Raise InvalidValue for a text that an agent must not get, as `check_prompt` says."""
+    if not text.strip():
+        raise errors.InvalidValue(f"the {field} is empty: write what is to be done", field=field)
+    if (found := _FORBIDDEN.search(text)) is not None:
         raise errors.InvalidValue(
-            f"the prompt has the control character {found[0]!a} at {found.start()}: only tab and "
+            f"the {field} has the control character {found[0]!a} at {found.start()}: only tab and "
             "newline can be delivered, as a terminal would obey the others",
-            field="prompt",
+            field=field,
             at=found.start(),
         )
-    if (hidden := hidden_in(prompt)) is not None:
+    if (hidden := hidden_in(text)) is not None:
         at, character = hidden
         raise errors.InvalidValue(
-            f"the prompt hides text from people: its character {at + 1} is U+{ord(character):04X}, "
-            "which the agent reads and nobody at its terminal sees. Remove it and those behind it",
-            field="prompt",
+            f"the {field} hides text from people: its character {at + 1} is "
+            f"U+{ord(character):04X}, which the agent reads and nobody at its terminal sees. "
+            "Remove it and those behind it",
+            field=field,
             at=at,
         )
-    size = len(prompt.encode())
-    if size > PROMPT_BYTES_MAX:
+    size = len(text.encode())
+    if size > bytes_max:
         raise errors.InvalidValue(
-            f"the prompt has {size} bytes and may have {PROMPT_BYTES_MAX}: put the text into a "
-            "file and name the file",
-            field="prompt",
+            f"the {field} has {size} bytes and may have {bytes_max}: put the text into a file and "
+            "name the file",
+            field=field,
             bytes=size,
         )
 
@@ -160,6 +167,34 @@ def check_reconcilable(attachment: Attachment, epoch: int) -> None:
             "there is nothing to reconcile: no replaced agent blocks admission",
             epoch=attachment.epoch,
         )
+
+
+def find_question(questions: Sequence[Question], question_id: str, reply: str) -> Question:
+    """The question of that id, if `reply` answers it. Raises NotFound and InvalidValue."""
+    question = next((one for one in questions if one.question_id == question_id), None)
+    if question is None:
+        open_now = ", ".join(one.question_id for one in questions[:4]) or "none"
+        raise errors.NotFound(
+            f"the agent does not ask {question_id[:60]} now: it was answered, or the agent went on "
+            f"without an answer. Open questions: {open_now}",
+            question_id=question_id[:128],
+        )
+    names = [choice.name for choice in question.choices]
+    if not names:
+        raise errors.InvalidValue(
+            "this question can only be answered in the agent's own terminal: `holdfast agents "
+            "attach` opens it",
+            field="reply",
+        )
+    if reply in names:
+        return question
+    if not question.free_text:
+        raise errors.InvalidValue(
+            f"{reply[:40]!a} is no answer to this question: use {' or '.join(names)}",
+            field="reply",
+        )
+    check_text(reply, "reply", REPLY_BYTES_MAX)
+    return question
 
 
 def choose_stale(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
