@@ -443,7 +443,11 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
     other = make(tmux, agent="builder")
     # It has seen the screen for long enough to type, if it might.
     other._note(last_look(agent))
-    until(lambda: not other._why_not_ready(last_look(other), other._agent(last_look(other))))
+    until(
+        lambda: (
+            other._judge(last_look(other), other._agent(last_look(other))).state is AgentState.READY
+        )
+    )
     with raises(Held, agent="helper", pid=os.getpid(), session="claude"):
         other.inspect()
     for act in (lambda: other.deliver("mine", one), lambda: other.interrupt(one)):

@@ -79,7 +79,7 @@ def test_the_exit_status_is_the_commands_and_nothing_is_left(
 
 
 def test_the_command_is_the_holder_and_knows_its_name(bench: AgentBench) -> None:
-    process, pid = bench.hold("gpu", "--tool", "cat", "--json")
+    process, pid = bench.hold("gpu", "--json")
     answer = json.loads(remark(process))
     agent = bench.hf.agents.resolve("gpu").unwrap()
     assert answer["generation_id"] == agent.generation_id

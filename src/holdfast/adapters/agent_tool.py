@@ -1,28 +1,60 @@
-"""How a tool is started as an agent: its command line and environment by its profile, so that it
-reports what it does.
+"""How a tool is started as an agent: its command line and environment by its profile, so that its
+hooks report what it does.
 """
 
+import json
 import os
-from collections.abc import Sequence
+import secrets
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.adapters import agent_report
+from holdfast.adapters.profiles import GENERIC
+from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.system.access import make_private_folder, replace_file
 
 REPORTS_FOLDER = "reports"
+TOKEN_VARIABLE = "HOLDFAST_REPORT_TOKEN"
+_CLAUDE_EVENTS = {
+    "SessionStart": "session",
+    "UserPromptSubmit": "prompt",
+    "PreToolUse": "tool",
+    "PostToolUse": "tool_ended",
+    "PostToolUseFailure": "tool_ended",
+    "PermissionRequest": "question",
+    "Stop": "ended",
+    "StopFailure": "failed",
+    "SessionEnd": "session_ended",
+}
+"""The events of Claude Code's hooks, and what each is to us."""
+_CLAUDE_SETTINGS = "--settings"
 
 
 class ToolLaunch(NamedTuple):
-    """The command and the environment variables that start a tool, and the settings of its tmux
-    adapter that follow from its profile.
-    """
+    """The command that starts a tool, and what is added to its environment."""
 
     command: list[str]
     environment: dict[str, str]
-    adapter: dict[str, Any]
 
 
-def tool_launch(
+def tool_adapter(profile: Profile, root: str) -> dict[str, Any]:
+    """The settings of a tmux adapter that follow from the profile of an agent whose folder is
+    `root`, by their names in a manifest.
+    """
+    if profile.name == GENERIC:
+        return {}
+    adapter = {"profile": profile.name, "interrupt": profile.keys.interrupt}
+    if profile.reports is not None:
+        adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
+    return adapter
+
+
+def prepare_tool(
     profile: Profile,
     command: Sequence[str],
     *,
@@ -30,9 +62,12 @@ def tool_launch(
     session_id: str | None = None,
 ) -> ToolLaunch:
     """How that command is started as an agent whose folder is `root`; with `session_id`, it goes on
-    with that conversation. Raises InvalidValue when the tool cannot do that.
+    with that conversation. Writes what the tool's hooks need into the folder.
+
+    Raises InvalidValue when the tool cannot go on with a conversation, or its own settings are
+    wrong, and Unavailable when the folder cannot be written.
     """
-    words = [*command, *profile.launch.arguments]
+    words = [*command, *_missing(profile.launch.arguments, command)]
     if session_id is not None:
         if not profile.launch.resume:
             raise InvalidValue(
@@ -40,7 +75,74 @@ def tool_launch(
                 field="resume",
             )
         words += [word.replace("{session}", session_id) for word in profile.launch.resume]
-    adapter: dict[str, Any] = {"profile": profile.name, "interrupt": profile.keys.interrupt}
-    if profile.reports is not None:
-        adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
-    return ToolLaunch(words, {}, adapter)
+    if profile.reports is None:
+        return ToolLaunch(words, {})
+    folder, token = Path(root, REPORTS_FOLDER), secrets.token_urlsafe(24)
+    try:
+        make_private_folder(folder)
+        replace_file(folder / "token", token.encode(), private=True)
+        if profile.reports == "claude":
+            words = _with_claude_hooks(words, folder)
+    except OSError as error:
+        raise Unavailable(
+            f"{folder} cannot be written ({error.strerror}): name another folder with "
+            "--session-root",
+            outcome="none",
+        ) from None
+    return ToolLaunch(words, {TOKEN_VARIABLE: token})
+
+
+def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:
+    """The profile's arguments, unless the user has given the same option."""
+    option = arguments[0] if arguments else ""
+    given = any(word == option or word.startswith(f"{option}=") for word in command)
+    return [] if given else list(arguments)
+
+
+def report_command(folder: Path, event: str) -> str:
+    """The command line of a hook that reports an event."""
+    program = os.path.abspath(agent_report.__file__)
+    return shlex.join([sys.executable, "-I", "-S", program, str(folder), event])
+
+
+def _with_claude_hooks(words: list[str], folder: Path) -> list[str]:
+    """The command line with our hooks in Claude Code's settings, beside those of the user."""
+    words, given = _without_settings(words)
+    settings = dict(given)
+    hooks: dict[str, Any] = dict(settings.get("hooks") or {})
+    for name, event in _CLAUDE_EVENTS.items():
+        ours = {
+            "type": "command",
+            "command": report_command(folder, event),
+            # A question waits for its operator.
+            "timeout": int(QUESTION_TIMEOUT_S) if event == "question" else 60,
+        }
+        hooks[name] = [*hooks.get(name, ()), {"hooks": [ours]}]
+    settings["hooks"] = hooks
+    # Its suggestions stand in the input box, as a text that somebody typed would.
+    settings.setdefault("promptSuggestionEnabled", False)
+    path = folder / "settings.json"
+    replace_file(path, json.dumps(settings, indent=1).encode(), private=True)
+    return [words[0], _CLAUDE_SETTINGS, str(path), *words[1:]]
+
+
+def _without_settings(words: Sequence[str]) -> tuple[list[str], Mapping[str, Any]]:
+    """The command line without the user's --settings, and what these say: a file, or JSON."""
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option != _CLAUDE_SETTINGS:
+            continue
+        end = at + 1 if equals else at + 2
+        text = value if equals else next(iter(words[at + 1 : end]), "")
+        try:
+            document = json.loads(
+                text if text.lstrip().startswith("{") else Path(text).read_bytes()
+            )
+            if not isinstance(document, dict):
+                raise ValueError("it is no object")
+        except (OSError, ValueError) as error:
+            raise InvalidValue(
+                f"{_CLAUDE_SETTINGS} {text[:100]} cannot be read: {error}", field="settings"
+            ) from None
+        return [*words[:at], *words[end:]], document
+    return list(words), {}

@@ -29,6 +29,7 @@ from holdfast.adapters import pane_owner, tmux_pane
 from holdfast.adapters.pane_owner import PaneAgent
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, PromptBuffers, Screen, TmuxServer
 from holdfast.domains.agents.ports import TmuxAddress
+from holdfast.domains.gateway.activity import Judgement
 from holdfast.domains.gateway.adapter import Adapter, Answer, Delivery, Observation, TmuxSpec
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel import faults
@@ -117,11 +118,10 @@ class TmuxAgent(Adapter):
             return Observation(None, detail=agent.detail, reason=agent.reason)
         self._claim(screen)
         self._note(screen)
-        why_not = self._why_not_ready(screen, agent)
-        if not why_not or self._has_stayed(agent):
+        judgement = self._judge(screen, agent)
+        if judgement.state is AgentState.READY or self._has_stayed(agent):
             self._remember(screen, agent)
-        state = AgentState.WORKING if why_not else AgentState.READY
-        return Observation(self._instance(screen, agent), state, why_not)
+        return self._seen(Observation(self._instance(screen, agent), *judgement))
 
     def check(self, prompt: str) -> None:
         """Control characters are refused for every adapter; whether the pane takes pastes is known
@@ -131,8 +131,9 @@ class TmuxAgent(Adapter):
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
         screen, agent = self._same(instance_id)
         self._note(screen)
-        if why_not := self._why_not_ready(screen, agent):
-            raise Fenced(f"nothing was delivered: {why_not}", outcome="none")
+        judgement = self._judge(screen, agent)
+        if judgement.state is not AgentState.READY:
+            raise Fenced(f"nothing was delivered: {judgement.detail}", outcome="none")
         # Without bracketed paste, the terminal would send each line by itself and cut a long one.
         plain = "\n" not in prompt and len(prompt.encode()) <= _UNBRACKETED_BYTES_MAX
         if not plain and not self._server.pastes_bracketed(self._spec.session, screen):
@@ -165,7 +166,7 @@ class TmuxAgent(Adapter):
                 screen, agent = seen
                 self._note(screen)
                 changed = screen.content != pasted.before.content
-                if changed and not self._why_not_ready(screen, agent):
+                if changed and self._judge(screen, agent).state is AgentState.READY:
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
             if time.monotonic() - started_s > self._answer_timeout_s:
                 why = (
@@ -278,8 +279,18 @@ class TmuxAgent(Adapter):
         if self._last is None or self._last.content != screen.content:
             self._last, self._calm_since_s = screen, time.monotonic()
 
-    def _why_not_ready(self, screen: Screen, agent: PaneAgent) -> str:
-        """What a prompt has to wait for; empty when it need not wait."""
+    def _seen(self, seen: Observation) -> Observation:
+        """What else is known of the agent."""
+        return seen
+
+    def _judge(self, screen: Screen, agent: PaneAgent) -> Judgement:
+        """What the agent does, and what a prompt has to wait for."""
+        if why_not := self._why_not_typed(screen, agent):
+            return Judgement(AgentState.WORKING, why_not)
+        return self._judge_screen(screen)
+
+    def _why_not_typed(self, screen: Screen, agent: PaneAgent) -> str:
+        """Why nothing at all may be typed into the pane; empty when it may."""
         pane = f"-t {screen.pane_id}"
         if screen.unsent.endswith(f"/{agent.process}"):
             return (
@@ -296,17 +307,24 @@ class TmuxAgent(Adapter):
                 f"pane {screen.pane_id} takes no input: `{screen.tmux} select-pane -e {pane}` "
                 "switches it on"
             )
-        calm_s = time.monotonic() - self._calm_since_s
+        return ""
+
+    def _judge_screen(self, screen: Screen) -> Judgement:
+        """What the agent does, if its process is ready for input."""
+        still_s, why_not = self._still_s(), ""
         if self._ready is None:
-            if calm_s >= self._settle_s:
-                return ""
-            settle_s = f"{self._settle_s:g} s"
-            return f"without ready_regex, it waits until nothing was written for {settle_s}"
-        if self._ready.search(screen.last_line) is None:
-            return "the last line of its screen does not match ready_regex"
-        if calm_s * 1000 >= self._spec.quiet_ms:
-            return ""
-        return f"something was written within the last {self._spec.quiet_ms} ms"
+            if still_s < self._settle_s:
+                settle_s = f"{self._settle_s:g} s"
+                why_not = f"without ready_regex, it waits until nothing was written for {settle_s}"
+        elif self._ready.search(screen.last_line) is None:
+            why_not = "the last line of its screen does not match ready_regex"
+        elif still_s * 1000 < self._spec.quiet_ms:
+            why_not = f"something was written within the last {self._spec.quiet_ms} ms"
+        return Judgement(AgentState.WORKING if why_not else AgentState.READY, why_not)
+
+    def _still_s(self) -> float:
+        """For how long the screen has not changed."""
+        return time.monotonic() - self._calm_since_s
 
     def _paste(self, prompt: str, screen: Screen, agent: PaneAgent) -> str:
         """Paste the prompt, and have tmux send the Enter behind it. Returns the paste's name, which
@@ -318,9 +336,11 @@ class TmuxAgent(Adapter):
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
         note = f"set-option -p -t {screen.pane_id} {UNSENT} {paste}"
         put = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
-        step = f"{note} ; {put} ; {tmux_pane.enter_later(screen, paste)}"
+        step = f"{note} ; {put} ; {tmux_pane.enter_later(screen, paste, self._may_send(screen))}"
         try:
-            self._run_guarded(screen, step, tmux_pane.runs_same(screen))
+            self._run_guarded(
+                screen, step, f"#{{&&:{tmux_pane.runs_same(screen)},{self._may_paste(screen)}}}"
+            )
         except Fenced:
             self._buffers.delete_left()
             raise
@@ -328,6 +348,14 @@ class TmuxAgent(Adapter):
         # -d has deleted the buffer with the paste.
         self._buffers.forget(name)
         return paste
+
+    def _may_paste(self, screen: Screen) -> str:  # noqa: ARG002 - for panes of known tools
+        """A condition under which the tmux server pastes, besides that the pane is the same."""
+        return "1"
+
+    def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as above
+        """A condition under which it sends the Enter behind a paste."""
+        return "1"
 
     def _run_guarded(self, screen: Screen, command: str, pane: str) -> None:
         """Run a tmux command. The tmux server runs it only if the condition `pane` holds, this
@@ -362,7 +390,8 @@ class TmuxAgent(Adapter):
             self._server.run("wait-for", paste, limit_s=_ENTER_WITHIN_S)
         still = f"if-shell -F -t {screen.pane_id} '{tmux_pane.is_unsent(paste)}' '{_REFUSAL}'"
         try:
-            sent = self._run_if("1", screen, f"{tmux_pane.enter_once(screen, paste)} ; {still}")
+            enter = tmux_pane.enter_once(screen, paste, self._may_send(screen))
+            sent = self._run_if("1", screen, f"{enter} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
                 f"pasted, but it may not have been sent: {error.message}", outcome="unknown"

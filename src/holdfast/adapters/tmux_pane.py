@@ -48,7 +48,13 @@ _QUIET_S = 0.1
 _BUFFER_PREFIX = "holdfast-"
 _KEY_BUFFER = "holdfast_key"
 """The buffer that carries a key. It exists only within one step of the tmux server."""
-_KEY_BYTES = {"C-c": r"\003", "Escape": r"\033", "Enter": r"\015"}
+_KEY_BYTES = {
+    "C-c": r"\003",
+    "C-u": r"\025",
+    "BSpace": r"\177",
+    "Escape": r"\033",
+    "Enter": r"\015",
+}
 """The byte that a terminal sends for a key, as tmux writes it between quotes."""
 _ENTER_AFTER_S = 0.3
 """The delay of Enter after a paste: some programs take an Enter that comes at once for a part of
@@ -73,6 +79,7 @@ class Screen(NamedTuple):
     bracketed: bool | None
     history: int
     history_limit: int
+    cursor_x: int
     cursor_y: int
     alternate: bool
     program: str
@@ -153,6 +160,7 @@ class TmuxServer:
             bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
             history=int(pane["history_size"]),
             history_limit=int(pane["history_limit"]),
+            cursor_x=int(pane["cursor_x"]),
             cursor_y=int(pane["cursor_y"]),
             alternate=pane["alternate_on"] == "1",
             program=pane["pane_current_command"],
@@ -268,26 +276,44 @@ def is_unsent(paste: str) -> str:
     return f"#{{==:#{{{UNSENT}}},{paste}}}"
 
 
-def enter_later(screen: Screen, paste: str) -> str:
+def enter_later(screen: Screen, paste: str, condition: str) -> str:
     """The tmux command that starts the timer for the Enter behind a paste, and signals when the
     Enter was sent.
     """
     # run-shell expands formats when it starts the timer. Doubled, they are expanded when it fires.
-    later = f"{enter_once(screen, paste)} ; wait-for -S {paste}".replace("#", "##")
+    later = f"{enter_once(screen, paste, condition)} ; wait-for -S {paste}".replace("#", "##")
     # As one word of a tmux command.
     quoted = later.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'run-shell -b -d {_ENTER_AFTER_S} -C "{quoted}"'
 
 
-def enter_once(screen: Screen, paste: str) -> str:
-    """The tmux command that sends Enter for a paste: once, and only to the program that got the
-    paste. The shell that an agent exits to would run the paste as a command.
+def enter_once(screen: Screen, paste: str, condition: str) -> str:
+    """The tmux command that sends Enter for a paste: once, only under a condition, and only to the
+    program that got the paste. The shell that an agent exits to would run the paste as a command.
     """
     pane = f"-t {screen.pane_id}"
-    owed = f"#{{&&:{runs_same(screen)},{is_unsent(paste)}}}"
+    owed = f"#{{&&:{condition},#{{&&:{runs_same(screen)},{is_unsent(paste)}}}}}"
     return (
         f"if-shell -F {pane} '{owed}' 'set-option -pu {pane} {UNSENT} ; {press(screen, 'Enter')}'"
     )
+
+
+def shows(pattern: str) -> str:
+    """The condition that some line of a pane's screen matches a pattern of a profile, which has no
+    character with a meaning in tmux's formats and commands.
+    """
+    return f"#{{!=:#{{C/r:{pattern}}},0}}"
+
+
+def lacks(pattern: str) -> str:
+    """The condition that no line matches it."""
+    return f"#{{==:#{{C/r:{pattern}}},0}}"
+
+
+def cursor_at(screen: Screen) -> str:
+    """The condition that the cursor is where it was on that screen: nothing was typed since."""
+    x, y = f"#{{==:#{{cursor_x}},{screen.cursor_x}}}", f"#{{==:#{{cursor_y}},{screen.cursor_y}}}"
+    return f"#{{&&:{x},{y}}}"
 
 
 def press(screen: Screen, key: str) -> str:

@@ -17,6 +17,8 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.names import check_id
 
 PATTERN_CHARS_MAX = 500
+_NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
+"""Characters with a meaning in tmux's formats or commands."""
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 Key = Literal["C-c", "C-u", "Escape", "Enter", "BSpace"]
@@ -27,11 +29,11 @@ Reporter = Literal["claude", "codex", "gemini", "opencode"]
 class ScreenPatterns(Plain, frozen=True, kw_only=True):
     """Regular expressions for the lines of the screen.
 
-    `box` matches the line of the empty input box, where the cursor is then; its group `cursor`, if
-    it has one, ends where the cursor is. `draft` matches the line of a box with a text in it.
-    `dialog` matches a line of any dialog that waits for an answer, and `trust` one of the dialog
-    that asks whether to trust the folder. `working` matches a line that is there only while the
-    tool works.
+    `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
+    is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
+    matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
+    folder. `working` matches what is on the screen only while the tool works. `dialog` and
+    `working` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
 
     box: Pattern | None = None
@@ -43,6 +45,13 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             pattern = getattr(self, name)
+            if name in ("dialog", "working") and set(pattern or "") & _NOT_IN_TMUX:
+                raise ValueError(
+                    f"screen.{name} {pattern!r} has one of {' '.join(sorted(_NOT_IN_TMUX))}: "
+                    "write a dot instead"
+                )
+            if name == "draft" and pattern is not None and "(?P<text>" not in pattern:
+                raise ValueError(f"screen.draft {pattern!r} has no group (?P<text>...)")
             try:
                 re.compile(pattern or "")
             except re.error as error:
@@ -72,12 +81,13 @@ class ToolStart(Plain, frozen=True, kw_only=True):
 
 class Profile(Plain, frozen=True, kw_only=True):
     """What is known about a tool. `programs` are the names of its command. Without `reports`, only
-    the screen tells what it does.
+    the screen tells what it does. With `announces` it reports its start, before any prompt.
     """
 
     name: Text
     programs: tuple[Text, ...] = ()
     reports: Reporter | None = None
+    announces: bool = True
     screen: ScreenPatterns = ScreenPatterns()
     keys: Keys = Keys()
     launch: ToolStart = ToolStart()

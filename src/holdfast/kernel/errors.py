@@ -14,6 +14,7 @@
       Unavailable      a retry may help
         StoreUnavailable  EnvironmentUnavailable  BrokerUnavailable  UpstreamUnavailable
         AgentGone      an UpstreamUnavailable: the pane is there, the agent's process is not
+        NotReceived  Altered    UpstreamUnavailable too: what became of a prompt that was typed
         LockTimeout    a TimeoutError too
       Corrupt          never guess
         RecordInvalid  StoreCorrupt  SchemaTooNew
@@ -238,6 +239,14 @@ class UpstreamUnavailable(Unavailable, code="upstream_unavailable"):
 
 class AgentGone(UpstreamUnavailable, code="agent_gone"):
     """The agent's process has ended, or is not in its pane; the field `reason` says which."""
+
+
+class NotReceived(UpstreamUnavailable, code="not_received"):
+    """A prompt was typed, and the agent does not report that it has received it."""
+
+
+class Altered(UpstreamUnavailable, code="altered"):
+    """A prompt was mixed with what somebody typed; `outcome` says whether the agent took it."""
 
 
 class Corrupt(HoldfastError, code="corrupt", status=Status(7, 500)):

@@ -238,6 +238,10 @@ class Command:
             self._within.parts.add(self.tree)
         return self.tree
 
+    def become(self, words: Sequence[str]) -> None:
+        """Change the words of a command that has not begun."""
+        self._words = list(words)
+
     def begin(
         self, trees: Trees, environment: Mapping[str, str], caretaker: Caretaker | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""An agent that is about to run: its names, its folder, its manifest, and its record."""
+"""An agent that is about to run: its names, its tool, its folder, its manifest, and its record."""
 
 import os
 import uuid
@@ -7,6 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
+from holdfast.adapters.agent_tool import ToolLaunch, prepare_tool, tool_adapter
+from holdfast.adapters.profiles import profile_for, profile_named, profiles_folder
 from holdfast.adapters.tmux import socket_path
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import (
@@ -27,10 +29,12 @@ from holdfast.system.access import access_for
 
 
 class Launch:
-    """One generation of an agent before, while and after it runs. `adapter` has the settings of a
-    tmux adapter that were given, by their names in a manifest.
+    """One generation of an agent before, while and after it runs. `tool` is the name of a profile;
+    None: the command's name says it. `adapter` has the settings of a tmux adapter that were given,
+    by their names in a manifest.
 
-    Raises InvalidName for impossible names, and InvalidValue for impossible settings.
+    Raises InvalidName for impossible names, NotFound for an unknown tool, and InvalidValue for
+    impossible settings.
     """
 
     def __init__(
@@ -71,7 +75,10 @@ class Launch:
         own_root = self._folders.of(self.agent_id, self.generation_id)
         self.root = os.path.abspath(session_root or own_root)
         self.manifest_path = os.path.join(self.root, FILE_NAME)
+        folder = profiles_folder(os.environ)
+        self.profile = profile_for(command, folder) if tool is None else profile_named(tool, folder)
         self.tool = (os.path.basename(command[0]) or command[0]) if tool is None else tool
+        self._command = command
         self._manifest = Manifest(
             agent_id=self.agent_id,
             agent_name=self.name,
@@ -84,7 +91,13 @@ class Launch:
             adapter=CommandAdapter(command=tuple(command))
             if session_name is None
             # The agent need not be in the tmux server that others find by themselves.
-            else tmux_adapter({"socket_path": socket_path(), **adapter}),
+            else tmux_adapter(
+                {
+                    "socket_path": socket_path(),
+                    **tool_adapter(self.profile, self.root),
+                    **adapter,
+                }
+            ),
         )
         # Refused before anything is published.
         encode(self._manifest)
@@ -125,6 +138,16 @@ class Launch:
                 "name another folder with --session-root",
                 outcome="none",
             ) from None
+
+    def prepare(self) -> ToolLaunch:
+        """Write what the tool's hooks need, and return how it is started. Outside of tmux the
+        command is started as it is: nobody types into it, so nobody needs its reports.
+
+        Raises InvalidValue and Unavailable.
+        """
+        if self.session_name is None:
+            return ToolLaunch(self._command, {})
+        return prepare_tool(self.profile, self._command, root=self.root)
 
     def clear_away(self) -> None:
         """Remove the folder, if it is one of its own making; one that the user named stays."""

@@ -1,9 +1,11 @@
 """Wires a gateway in the process that serves it: store, adapter, rules and worker."""
 
+import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.adapters.profiles import profile_named, profiles_folder
 from holdfast.domains.gateway import Adapter, AdapterSpec, DeliveryWorker, Gateway
 from holdfast.domains.gateway.adapter import AcpSpec, AppServerSpec, CommandSpec, TmuxSpec
 from holdfast.kernel.agent_adapter import RestAdapter
@@ -102,8 +104,18 @@ def agent_adapter(
     """
     if isinstance(spec, TmuxSpec):
         from holdfast.adapters.tmux_agent import TmuxAgent
+        from holdfast.adapters.tool_pane import ToolPane
 
-        return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes, process=process)
+        places: dict[str, Any] = {
+            "agent": agent,
+            "folder": folder.run,
+            "processes": processes,
+            "process": process,
+        }
+        if not spec.profile or spec.ready_regex is not None:
+            return TmuxAgent(spec, **places)
+        profile = profile_named(spec.profile, profiles_folder(os.environ))
+        return ToolPane(spec, profile, **places)
     if isinstance(spec, CommandSpec):
         from holdfast.adapters.command import CommandAgent
 

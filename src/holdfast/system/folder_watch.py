@@ -57,6 +57,12 @@ class FolderWatch:
                     names.add(os.fsdecode(events[at - length : at].rstrip(b"\0")))
         return names
 
+    def fileno(self) -> int:
+        """A descriptor that is readable when `changed()` has something to say; -1 where inotify is
+        not available.
+        """
+        return self._fd if self._identity is not None else -1
+
     def stop(self) -> None:
         """Stop watching; the next `changed()` returns None."""
         self._identity = None

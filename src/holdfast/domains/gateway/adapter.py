@@ -85,13 +85,13 @@ class Adapter(ABC):
         """Raise InvalidValue for a prompt that could not be delivered unchanged."""
 
     @abstractmethod
-    def deliver(self, prompt: str, instance_id: str) -> Delivery | Answer:
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:
         """Deliver a prompt to exactly that instance, without waiting for the answer. Where the
-        agent reports what it receives, this waits for the report. It returns an Answer with the
-        code `not_received` or `altered` when that is not the prompt.
+        agent reports what it receives, this waits for the report.
 
-        Raises Fenced when another instance is there or it is not ready (nothing was delivered), and
-        UpstreamUnavailable, whose `outcome` says whether the prompt may have been delivered.
+        Raises Fenced when another instance is there or it is not ready (nothing was delivered);
+        NotReceived and Altered when the report is missing or another one; and UpstreamUnavailable,
+        whose `outcome` says whether the prompt may have been delivered.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """`holdfast agents run`: a command as an agent, which stays resolvable as long as it runs."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated
@@ -51,7 +51,8 @@ class LaunchAgent(Request, frozen=True, kw_only=True):
         Flag(
             "--tool",
             metavar="NAME",
-            help="Which tool the agent is, such as claude.  [default: the command's name]",
+            help="Which tool the agent is: the name of a profile, such as claude.  "
+            "[default: by the command's name]",
         ),
     ] = None
     session_root: SessionRoot = None
@@ -182,10 +183,12 @@ def _as_agent(
         try:
             # Not before it is known whose it is: in a folder that the user named, this replaces the
             # last one's.
+            tool = launch.prepare()
+            custody.command.become(tool.command)
             launch.write_manifest()
             if as_json:
                 click.echo(to_json(agent), err=True)
-            return _kept(hf, agent, launch, request, custody, report)
+            return _kept(hf, agent, launch, tool.environment, request, custody, report)
         finally:
             custody.drop_signals()
             if not custody.kept:
@@ -197,6 +200,7 @@ def _kept(
     hf: Holdfast,
     agent: Agent,
     launch: Launch,
+    tool: Mapping[str, str],
     request: RunAgent,
     custody: Custody,
     report: Callable[[int], None],
@@ -214,6 +218,7 @@ def _kept(
         ends_when_lost=request.on_lost == "term",
     )
     environment = {
+        **tool,
         "HOLDFAST_AGENT_ID": agent.agent_id,
         "HOLDFAST_AGENT_NAME": agent.agent_name,
         GENERATION_VARIABLE: agent.generation_id,

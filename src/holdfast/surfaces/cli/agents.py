@@ -117,7 +117,7 @@ def _pane_command(
         "--generation": launch.generation_id,
         "--tmux-session": launch.session_name,
         "--session-root": launch.root,
-        "--tool": launch.tool,
+        "--tool": request.tool,
         "--agent-def-dir": request.agent_def_dir,
         "--lease": None if request.lease_s is None else repr(request.lease_s),
         "--leftovers": leftovers,

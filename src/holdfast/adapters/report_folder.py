@@ -1,0 +1,223 @@
+"""The folder in which a tool's hooks leave their reports, read by the agent's gateway.
+
+    token                what a report of this generation begins with
+    expected             the prompt that the gateway is typing
+    activity.json        what the counted reports say, for the next gateway
+    NAME.report          a report that is not counted yet
+    reply-NAME           the FIFO in which a hook waits for the answer to its question
+
+A report counts once, in the order of the names. A counted one is removed only after what it says is
+in `activity.json`, so a gateway that is killed at any moment leaves nothing uncounted.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import threading
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from holdfast.adapters.tool_report import reply_document, report_in
+from holdfast.domains.gateway.activity import Activity, Asked, ToolReport
+from holdfast.kernel import faults
+from holdfast.kernel.errors import NotFound
+from holdfast.system.access import make_private_folder, read_file, remove_file, replace_file
+from holdfast.system.folder_watch import FolderWatch
+
+_SUFFIX = ".report"
+_KEPT = 500
+"""How many counted reports are kept in memory, for those who wait for one."""
+_log = logging.getLogger("holdfast.gateway")
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    """What is stored: the last counted report, and what all of them say."""
+
+    last: str
+    activity: Activity
+
+
+class ReportFolder:
+    """The reports of one agent, for one gateway. `patience_s`: how long a question waits."""
+
+    def __init__(self, folder: Path, *, patience_s: float) -> None:
+        self._folder = folder
+        self._patience_s = patience_s
+        self._watch = FolderWatch(folder)
+        self._mutex = threading.Condition()
+        self._recent: deque[tuple[int, ToolReport]] = deque(maxlen=_KEPT)
+        self._number = 0
+        self._last = ""
+        self._activity = Activity()
+        self._loaded = False
+
+    @property
+    def activity(self) -> Activity:
+        return self._activity
+
+    def prepare(self) -> None:
+        make_private_folder(self._folder)
+
+    def mark(self) -> int:
+        """A mark for `since`."""
+        with self._mutex:
+            return self._number
+
+    def since(self, mark: int) -> list[ToolReport]:
+        """The reports that were counted after a mark."""
+        with self._mutex:
+            return [report for number, report in self._recent if number > mark]
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a report was counted, or for so long."""
+        with self._mutex:
+            self._mutex.wait(timeout_s)
+
+    def read(self) -> bool:
+        """Count the new reports. True if there were any."""
+        with self._mutex:
+            self._load()
+            names = sorted(
+                name.removesuffix(_SUFFIX) for name in self._listed() if name.endswith(_SUFFIX)
+            )
+            fresh = [name for name in names if name > self._last]
+            for name in fresh:
+                self._count(name)
+            if fresh:
+                self._last = fresh[-1]
+                self._save()
+            for name in names:
+                faults.reach("reports.remove")
+                remove_file(self._folder / f"{name}{_SUFFIX}")
+            return bool(fresh)
+
+    def add(self, report: ToolReport) -> None:
+        """Count a report that the tool did not make: a person stopped it."""
+        with self._mutex:
+            self._note(report)
+            self._save()
+
+    def expect(self, prompt: str | None) -> None:
+        """Say which prompt is being typed; None: none is."""
+        path = self._folder / "expected"
+        if prompt is None:
+            remove_file(path)
+        else:
+            replace_file(path, prompt.encode(), private=True)
+
+    def asked(self, question_id: str) -> Asked | None:
+        return next(
+            (one for one in self._activity.asked if one.question.question_id == question_id), None
+        )
+
+    def reply(self, asked: Asked, reply: str) -> None:
+        """Give an answer to the hook that waits for it. Raises NotFound when it waits no more."""
+        if not self._send(asked, reply_document(asked.call, asked.question, reply)):
+            self.drop(asked)
+            raise NotFound(
+                "the agent does not wait for this answer any more: it was answered in its own "
+                "terminal, or its time was over",
+                question_id=asked.question.question_id,
+            )
+        self.drop(asked)
+
+    def void(self, asked: Asked) -> None:
+        """End a question without an answer, so that no later answer is taken for another one's."""
+        self._send(asked, b"")
+        self.drop(asked)
+
+    def drop(self, asked: Asked) -> None:
+        """Forget a question."""
+        with self._mutex:
+            self._activity = self._activity.without(asked.question.question_id)
+            self._save()
+
+    def waits(self, asked: Asked) -> bool:
+        """Does the hook still wait for an answer? Its FIFO goes with it."""
+        return bool(asked.reply_to) and (self._folder / asked.reply_to).exists()
+
+    def follow(self, stop_fd: int) -> bool:
+        """Sleep until something is in the folder, or `stop_fd` is readable: then False."""
+        self._watch.changed()
+        with select.epoll() as waiting:
+            waiting.register(stop_fd, select.EPOLLIN)
+            with contextlib.suppress(OSError, ValueError):
+                waiting.register(self._watch.fileno(), select.EPOLLIN)
+            return stop_fd not in dict(waiting.poll(1.0))
+
+    def _send(self, asked: Asked, data: bytes) -> bool:
+        if not asked.reply_to:
+            return False
+        try:
+            # Without a reader this fails at once: the hook is gone.
+            fd = os.open(
+                self._folder / asked.reply_to,
+                os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC,
+            )
+        except OSError:
+            return False
+        with open(fd, "wb") as file:
+            file.write(data)
+        return True
+
+    def _listed(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except OSError:
+            return []
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            counted = msgspec.json.decode(
+                read_file(self._folder / "activity.json", private=True), type=_Counted
+            )
+            self._last, self._activity = counted.last, counted.activity
+
+    def _save(self) -> None:
+        data = msgspec.json.encode(_Counted(self._last, self._activity))
+        replace_file(self._folder / "activity.json", data, private=True)
+
+    def _count(self, name: str) -> None:
+        try:
+            head, _, body = read_file(self._folder / f"{name}{_SUFFIX}", private=True).partition(
+                b"\n"
+            )
+            token, _, reply_to = head.decode("ascii").split(" ")
+            self._check(token)
+            document = json.loads(body)
+            report = report_in(
+                name,
+                document if isinstance(document, dict) else {},
+                reply_to="" if reply_to == "-" else reply_to,
+                patience_s=self._patience_s,
+            )
+        except (OSError, ValueError) as error:
+            # Somebody else's report, or half of one: nothing is typed because of it.
+            _log.warning("report refused report=%s: %s", name, error)
+            return
+        self._note(report)
+
+    def _check(self, token: str) -> None:
+        try:
+            expected = read_file(self._folder / "token", private=True).decode("ascii").strip()
+        except (OSError, UnicodeError):
+            expected = ""
+        if token != expected:
+            raise ValueError("its token is not that of this agent's generation")
+
+    def _note(self, report: ToolReport) -> None:
+        before, self._activity = self._activity.asked, self._activity.after(report)
+        for asked in before:
+            if asked not in self._activity.asked:
+                # It was answered in the agent's terminal, or its turn is over.
+                self._send(asked, b"")
+        self._number += 1
+        self._recent.append((self._number, report))
+        self._mutex.notify_all()

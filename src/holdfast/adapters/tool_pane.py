@@ -1,0 +1,363 @@
+"""A tool that Holdfast knows, in a tmux session, such as Claude Code.
+
+The tool's hooks report what it does, and its screen proves that the input box is empty
+(`domains/gateway/activity.py` decides). A prompt counts as delivered when the tool reports that it
+has received exactly this prompt, and as answered when it reports the end of that turn.
+
+Between the look at the screen and the paste, a person may begin to type, or a dialog may open. So
+the tmux server checks again in the step that pastes: the cursor is still at the beginning of the
+box. And in the step that sends Enter: the tool does not work, and shows no dialog. What a person
+types in the moment between these, the tool's own hook notices (`agent_report.py`).
+"""
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.adapters import tmux_pane
+from holdfast.adapters.report_folder import ReportFolder
+from holdfast.adapters.tmux_agent import TmuxAgent
+from holdfast.adapters.tmux_pane import Screen
+from holdfast.domains.gateway.activity import (
+    Activity,
+    Box,
+    Judgement,
+    Reception,
+    ReportKind,
+    ScreenView,
+    ToolReport,
+    answered_on_screen,
+    end_of,
+    has_stopped,
+    judge,
+    receipt_of,
+)
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, TmuxSpec
+from holdfast.domains.gateway.state import AgentState
+from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
+from holdfast.kernel.agent_profile import Profile, ScreenPatterns
+from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
+
+_RECEIVED_WITHIN_S = 20.0
+"""How long the tool may take to report a prompt. Its hook is a program that has to start."""
+_WAIT_S = 0.1
+_CLEAR_ROUNDS = 40
+_TRANSCRIPT_BYTES = 64 << 10
+_STOPPED_MARK = b"[Request interrupted by user"
+"""What Claude Code writes into its transcript when a person stops it."""
+
+
+class ToolPane(TmuxAgent):
+    """A tool in a tmux session, as its profile says; other arguments as for TmuxAgent."""
+
+    def __init__(self, spec: TmuxSpec, profile: Profile, **places: Any) -> None:
+        super().__init__(spec, **places)
+        self._profile = profile
+        self._patterns = _Patterns(profile.screen)
+        self._reports: ReportFolder | None = None
+        if spec.reports and profile.reports is not None:
+            patience_s = spec.question_timeout_s or QUESTION_TIMEOUT_S
+            self._reports = ReportFolder(Path(spec.reports), patience_s=patience_s)
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._follower: threading.Thread | None = None
+        self._no_dialog_since_s: float | None = None
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        reports = self._reports
+        if reports is None:
+            return
+        reports.prepare()
+
+        def follow() -> None:
+            while reports.follow(self._stop_fd):
+                if reports.read():
+                    changed()
+
+        self._follower = threading.Thread(target=follow, name="holdfast-reports", daemon=True)
+        self._follower.start()
+
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:
+        if self._reports is None:
+            return super().deliver(prompt, instance_id)
+        reports = self._reports
+        reports.read()
+        mark = reports.mark()
+        reports.expect(prompt)
+        try:
+            try:
+                super().deliver(prompt, instance_id)
+            except UpstreamUnavailable as error:
+                # Pasted, and perhaps sent: only the tool can tell.
+                if error.fields.get("outcome") != "unknown":
+                    raise
+            reception, report = self._received(prompt, mark, instance_id)
+        finally:
+            reports.expect(None)
+        if reception is Reception.EXACT and report is not None:
+            return Delivery((mark, report))
+        raise _not_delivered(reception, prompt, report)
+
+    def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
+        if self._reports is None:
+            return super().answer(delivery, stop)
+        mark, received = delivery.handle
+        reports, end_s = self._reports, time.monotonic() + self._answer_timeout_s
+        facts = {"session_id": received.session_id, "prompt_id": received.prompt_id}
+        while not stop.is_set():
+            reports.wait(_WAIT_S)
+            with contextlib.suppress(UpstreamUnavailable):
+                self._check_stopped()
+            reports.read()
+            later = [one for one in reports.since(mark) if one.name > received.name]
+            end = end_of(received.prompt_id, later)
+            if end is not None:
+                return _answer(end, facts)
+            if self._is_gone():
+                return Answer(
+                    code="agent_gone",
+                    detail="it was received, and the agent ended before it had answered",
+                    facts=facts,
+                )
+            if time.monotonic() > end_s:
+                why = f"it was received, and not answered within {self._answer_timeout_s:g} s"
+                return Answer(code="timeout", detail=why, facts=facts)
+        detail = "the gateway was stopped"
+        return Answer(known=False, code="stopped", detail=detail, facts=facts)
+
+    def interrupt(self, instance_id: str) -> bool:
+        prompt = "" if self._reports is None else self._reports.activity.prompt
+        done = super().interrupt(instance_id)
+        if prompt and self._profile.keys.clear:
+            self._clear_returned(prompt, instance_id)
+        return done
+
+    def reply(self, question_id: str, reply: str, instance_id: str) -> None:
+        self._same(instance_id)
+        asked = None if self._reports is None else self._reports.asked(question_id)
+        if self._reports is None or asked is None:
+            raise NotFound("the agent asks this no more", question_id=question_id[:128])
+        self._reports.reply(asked, reply)
+
+    def close(self) -> None:
+        os.eventfd_write(self._stop_fd, 1)
+        if self._follower is not None:
+            self._follower.join()
+        os.close(self._stop_fd)
+        super().close()
+
+    def _seen(self, seen: Observation) -> Observation:
+        if self._reports is None:
+            return seen
+        activity = self._reports.activity
+        return seen._replace(
+            questions=tuple(one.question for one in activity.asked),
+            activity=activity.activity if seen.state is AgentState.WORKING else "",
+            session_id=activity.session_id,
+        )
+
+    def _judge_screen(self, screen: Screen) -> Judgement:
+        view = self._view(screen)
+        if self._reports is None:
+            if view.box is Box.EMPTY or self._profile.screen.box is not None:
+                return judge(None, view, announces=False)
+            return super()._judge_screen(screen)
+        self._reports.read()
+        self._settle(self._reports, view)
+        return judge(self._reports.activity, view, announces=self._profile.announces)
+
+    def _view(self, screen: Screen) -> ScreenView:
+        box = self._patterns.box_on(screen)
+        return ScreenView(box, self._patterns.works_on(screen), self._still_s())
+
+    def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
+        """Note what happened in the agent's own terminal, of which the tool reports nothing."""
+        activity = reports.activity
+        if has_stopped(activity, view) or (
+            activity.working
+            and view.box in (Box.EMPTY, Box.DRAFT)
+            and not view.working
+            and _was_stopped(activity)
+        ):
+            reports.add(_stop_report(activity))
+            return
+        if not activity.asked or view.box in (Box.DIALOG, Box.TRUST):
+            self._no_dialog_since_s = None
+            return
+        if self._no_dialog_since_s is None:
+            self._no_dialog_since_s = time.monotonic()
+        since_s = time.monotonic() - self._no_dialog_since_s
+        for asked in activity.asked:
+            if answered_on_screen(view, since_s) or not reports.waits(asked):
+                reports.void(asked)
+
+    def _check_stopped(self) -> None:
+        """Look at the screen of the agent, which alone shows that a person stopped it."""
+        screen = self._look()
+        if screen is not None and self._reports is not None:
+            self._note(screen)
+            self._settle(self._reports, self._view(screen))
+
+    def _is_gone(self) -> bool:
+        try:
+            screen = self._look()
+            return screen is None or self._agent(screen).process is None
+        except UpstreamUnavailable:
+            return False
+
+    def _received(
+        self, prompt: str, mark: int, instance_id: str
+    ) -> tuple[Reception, ToolReport | None]:
+        """Wait until the tool has reported what it received."""
+        reports, end_s = self._reports, time.monotonic() + _RECEIVED_WITHIN_S
+        assert reports is not None
+        while True:
+            reports.read()
+            reception, report = receipt_of(prompt, reports.since(mark))
+            if reception is not Reception.NONE or time.monotonic() > end_s:
+                return reception, report
+            with contextlib.suppress(UpstreamUnavailable):
+                if self._look_for(instance_id) is None:
+                    # It ended: its last report may have come just now.
+                    reports.read()
+                    return receipt_of(prompt, reports.since(mark))
+            reports.wait(_WAIT_S)
+
+    def _may_paste(self, screen: Screen) -> str:
+        """The cursor is at the beginning of the empty box, and the tool does not work."""
+        return _all(
+            tmux_pane.cursor_at(screen),
+            *map(tmux_pane.lacks, self._patterns.forbidden),
+        )
+
+    def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as for every pane
+        return _all("1", *map(tmux_pane.lacks, self._patterns.forbidden))
+
+    def _clear_returned(self, prompt: str, instance_id: str) -> None:
+        """Empty the box of a prompt that an interrupt has put back there. A text of a person
+        stays.
+        """
+        with contextlib.suppress(Fenced, UpstreamUnavailable):
+            for _ in range(_CLEAR_ROUNDS):
+                screen, _agent = self._same(instance_id)
+                text = self._patterns.draft_on(screen)
+                if text is None or not text or text not in prompt:
+                    return
+                for key in self._profile.keys.clear:
+                    pressed = tmux_pane.press(screen, key)
+                    self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
+                time.sleep(_WAIT_S)
+
+
+class _Patterns:
+    """The patterns of a profile, applied to screens."""
+
+    def __init__(self, patterns: ScreenPatterns) -> None:
+        self._box, self._draft, self._dialog, self._trust, self._working = (
+            None if pattern is None else re.compile(pattern, re.MULTILINE)
+            for pattern in (
+                patterns.box,
+                patterns.draft,
+                patterns.dialog,
+                patterns.trust,
+                patterns.working,
+            )
+        )
+        self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
+
+    def box_on(self, screen: Screen) -> Box:
+        text = "\n".join(screen.content[:-1])
+        for box, pattern in ((Box.TRUST, self._trust), (Box.DIALOG, self._dialog)):
+            if pattern is not None and pattern.search(text):
+                return box
+        if self._box is not None:
+            for found in self._box.finditer(text):
+                end = found.end("cursor") if "cursor" in found.groupdict() else found.end()
+                line = text.count("\n", 0, end)
+                column = end - (text.rfind("\n", 0, end) + 1)
+                if (column, line) == (screen.cursor_x, screen.cursor_y):
+                    return Box.EMPTY
+        if self._draft is not None and self._draft.search(text):
+            return Box.DRAFT
+        return Box.NONE
+
+    def works_on(self, screen: Screen) -> bool:
+        text = "\n".join(screen.content[:-1])
+        return self._working is not None and self._working.search(text) is not None
+
+    def draft_on(self, screen: Screen) -> str | None:
+        """The first line of the text in the box; None without one."""
+        if self._draft is None:
+            return None
+        found = self._draft.search("\n".join(screen.content[:-1]))
+        return None if found is None else found["text"].strip()
+
+
+def _all(*conditions: str) -> str:
+    """The condition that all of these hold."""
+    whole = conditions[0]
+    for one in conditions[1:]:
+        whole = f"#{{&&:{whole},{one}}}"
+    return whole
+
+
+def _not_delivered(
+    reception: Reception, prompt: str, report: ToolReport | None
+) -> UpstreamUnavailable:
+    if reception is Reception.ALTERED and report is not None:
+        return Altered(
+            "the agent received it together with what somebody typed: "
+            f"{len(report.text)} characters instead of {len(prompt)}",
+            outcome="unknown",
+        )
+    if reception is Reception.REFUSED:
+        return Altered(
+            "it was mixed with what somebody typed at that moment, and was not sent: the text is "
+            "in the agent's input box",
+            outcome="none",
+        )
+    return NotReceived(
+        f"the agent did not report it within {_RECEIVED_WITHIN_S:g} s: look at its terminal",
+        outcome="unknown",
+    )
+
+
+def _answer(end: ToolReport, facts: dict[str, Any]) -> Answer:
+    match end.kind:
+        case ReportKind.ENDED:
+            return Answer(end.text, "report", facts=facts)
+        case ReportKind.FAILED:
+            return Answer(code="agent_failed", detail=end.text, facts=facts)
+        case ReportKind.STOPPED:
+            detail = "a person stopped it in the agent's terminal"
+            return Answer(code="interrupted", detail=detail, facts=facts)
+    detail = "it was received, and the agent began another conversation or ended"
+    return Answer(code="agent_gone", detail=detail, facts=facts)
+
+
+def _stop_report(activity: Activity) -> ToolReport:
+    return ToolReport(
+        name=f"{time.time_ns():020d}-0-stopped",
+        kind=ReportKind.STOPPED,
+        session_id=activity.session_id,
+        prompt_id=activity.prompt_id,
+    )
+
+
+def _was_stopped(activity: Activity) -> bool:
+    """Does the transcript say that a person stopped this turn?"""
+    if not activity.transcript or not activity.prompt_id:
+        return False
+    try:
+        with open(activity.transcript, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - _TRANSCRIPT_BYTES, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return False
+    prompt_id = activity.prompt_id.encode()
+    return any(prompt_id in line and _STOPPED_MARK in line for line in lines)
