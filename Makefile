@@ -46,6 +46,11 @@ prove: setup ## Run long and statistical tests: kills, power loss, crowds, brows
 	tools/test-needs $(BIN)
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive'
 
+test-agents: setup ## Drive the real tools (Claude Code, Codex, opencode, Gemini CLI), installed from npm
+	tools/test-needs $(BIN)
+	tools/agent-tools
+	$(PYTEST) -n $(JOBS) --dist worksteal -m tools tests/real_agents
+
 prove-all: setup ## Run the tests that take hours: exceptions raised at every line of every operation
 	tools/test-needs $(BIN)
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m exhaustive
@@ -100,4 +105,4 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-3.* $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick test-version test-newest test-covered prove prove-all frozen check lock format bench soak mutate docs clean
+.PHONY: help setup run test test-quick test-version test-newest test-covered test-agents prove prove-all frozen check lock format bench soak mutate docs clean
