@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters import tmux_pane
+from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
@@ -40,13 +41,14 @@ from holdfast.domains.gateway.activity import (
 from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, TmuxSpec
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
-from holdfast.kernel.agent_profile import Profile, ScreenPatterns
+from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
 from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
 
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
 _WAIT_S = 0.1
-_CLEAR_ROUNDS = 40
+_RETURNED_WITHIN_S = 5.0
+"""How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
 _TRANSCRIPT_BYTES = 64 << 10
 _STOPPED_MARK = b"[Request interrupted by user"
 """What Claude Code writes into its transcript when a person stops it."""
@@ -66,6 +68,8 @@ class ToolPane(TmuxAgent):
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
+        self._interrupted: str | None = None
+        """The turn that this gateway has interrupted, by the id of its prompt."""
 
     def listen(self, changed: Callable[[], None]) -> None:
         reports = self._reports
@@ -80,6 +84,9 @@ class ToolPane(TmuxAgent):
 
         self._follower = threading.Thread(target=follow, name="holdfast-reports", daemon=True)
         self._follower.start()
+
+    def check(self, prompt: str) -> None:
+        check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
         if self._reports is None:
@@ -130,10 +137,16 @@ class ToolPane(TmuxAgent):
         return Answer(known=False, code="stopped", detail=detail, facts=facts)
 
     def interrupt(self, instance_id: str) -> bool:
-        prompt = "" if self._reports is None else self._reports.activity.prompt
+        reports = self._reports
+        if reports is None:
+            return super().interrupt(instance_id)
+        screen, _ = self._same(instance_id)
+        has_draft = bool(self._patterns.draft_on(screen))
+        activity = reports.activity
+        self._interrupted = activity.prompt_id
         done = super().interrupt(instance_id)
-        if prompt and self._profile.keys.clear:
-            self._clear_returned(prompt, instance_id)
+        if activity.working and not has_draft:
+            self._clear_returned(activity.prompt, instance_id)
         return done
 
     def reply(self, question_id: str, reply: str, instance_id: str) -> None:
@@ -177,11 +190,11 @@ class ToolPane(TmuxAgent):
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
         activity = reports.activity
-        if has_stopped(activity, view) or (
-            activity.working
-            and view.box in (Box.EMPTY, Box.DRAFT)
-            and not view.working
-            and _was_stopped(activity)
+        if has_stopped(
+            activity,
+            view,
+            interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
+            recorded=lambda: _was_stopped(activity),
         ):
             reports.add(_stop_report(activity))
             return
@@ -215,6 +228,7 @@ class ToolPane(TmuxAgent):
         """Wait until the tool has reported what it received."""
         reports, end_s = self._reports, time.monotonic() + _RECEIVED_WITHIN_S
         assert reports is not None
+        prompt = comparable(prompt)
         while True:
             reports.read()
             reception, report = receipt_of(prompt, reports.since(mark))
@@ -238,18 +252,23 @@ class ToolPane(TmuxAgent):
         return _all("1", *map(tmux_pane.lacks, self._patterns.forbidden))
 
     def _clear_returned(self, prompt: str, instance_id: str) -> None:
-        """Empty the box of a prompt that an interrupt has put back there. A text of a person
-        stays.
+        """Empty the box of a prompt that the tool has put back there when it was interrupted. A
+        text of a person stays.
         """
+        end_s, before = time.monotonic() + _RETURNED_WITHIN_S, None
         with contextlib.suppress(Fenced, UpstreamUnavailable):
-            for _ in range(_CLEAR_ROUNDS):
-                screen, _agent = self._same(instance_id)
+            while time.monotonic() < end_s:
+                screen, _ = self._same(instance_id)
                 text = self._patterns.draft_on(screen)
-                if text is None or not text or text not in prompt:
+                if self._patterns.works_on(screen) or screen.content != before:
+                    # Looked at twice: the tool may be drawing it.
+                    before = screen.content
+                elif not text or not self._patterns.is_from(prompt, text):
                     return
-                for key in self._profile.keys.clear:
-                    pressed = tmux_pane.press(screen, key)
-                    self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
+                else:
+                    for key in self._profile.keys.clear:
+                        pressed = tmux_pane.press(screen, key)
+                        self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
                 time.sleep(_WAIT_S)
 
 
@@ -257,7 +276,7 @@ class _Patterns:
     """The patterns of a profile, applied to screens."""
 
     def __init__(self, patterns: ScreenPatterns) -> None:
-        self._box, self._draft, self._dialog, self._trust, self._working = (
+        self._box, self._draft, self._dialog, self._trust, self._working, self._placeholder = (
             None if pattern is None else re.compile(pattern, re.MULTILINE)
             for pattern in (
                 patterns.box,
@@ -265,6 +284,7 @@ class _Patterns:
                 patterns.dialog,
                 patterns.trust,
                 patterns.working,
+                patterns.placeholder,
             )
         )
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
@@ -295,6 +315,13 @@ class _Patterns:
             return None
         found = self._draft.search("\n".join(screen.content[:-1]))
         return None if found is None else found["text"].strip()
+
+    def is_from(self, prompt: str, text: str) -> bool:
+        """Is a text in the box the first line of a prompt, or what stands for a long one?"""
+        placeholder = self._placeholder
+        return text in prompt or (
+            placeholder is not None and placeholder.fullmatch(text) is not None
+        )
 
 
 def _all(*conditions: str) -> str:

@@ -34,6 +34,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
     folder. `working` matches what is on the screen only while the tool works. `dialog` and
     `working` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
+    `placeholder` matches what a box shows in place of a long paste.
     """
 
     box: Pattern | None = None
@@ -41,6 +42,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    placeholder: Pattern | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -67,6 +69,16 @@ class Keys(Plain, frozen=True, kw_only=True):
     clear: tuple[Key, ...] = ()
 
 
+class Taken(Plain, frozen=True, kw_only=True):
+    """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
+    behind white space, are commands of the tool itself; those that end with one of `unsent` are not
+    sent by Enter.
+    """
+
+    commands: tuple[str, ...] = ()
+    unsent: tuple[str, ...] = ()
+
+
 class ToolStart(Plain, frozen=True, kw_only=True):
     """How the tool is started. `resume` are the arguments that go on with the conversation
     `{session}`; `protocol` is the command that speaks a protocol instead of drawing a screen, with
@@ -90,6 +102,7 @@ class Profile(Plain, frozen=True, kw_only=True):
     announces: bool = True
     screen: ScreenPatterns = ScreenPatterns()
     keys: Keys = Keys()
+    prompts: Taken = Taken()
     launch: ToolStart = ToolStart()
 
 
@@ -107,3 +120,23 @@ def profile_in(document: object, name: str) -> Profile:
             field="profile",
             profile=name,
         ) from None
+
+
+def check_taken(profile: Profile, prompt: str) -> None:
+    """Raise InvalidValue for a prompt that the tool would not take as one."""
+    text = prompt.strip()
+    command = next((one for one in profile.prompts.commands if text.startswith(one)), None)
+    if command is not None:
+        raise InvalidValue(
+            f"a prompt that begins with {command} is a command of {profile.name} itself, such as "
+            "one of its menus or a shell command that nobody is asked about: begin with a word, or "
+            "type it in the agent's own terminal",
+            field="prompt",
+        )
+    ending = next((one for one in profile.prompts.unsent if text.endswith(one)), None)
+    if ending is not None:
+        raise InvalidValue(
+            f"{profile.name} does not send a prompt that ends with {ending}: put something behind "
+            "it",
+            field="prompt",
+        )

@@ -6,13 +6,15 @@ dialog of its own, and when a person stops it by a key.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.domains.gateway.state import AgentState, Question
 
 _STOPPED_AFTER_S = 10.0
 """A tool that shows its input box for so long, and reports no end, was stopped by a person."""
+_INTERRUPTED_AFTER_S = 1.0
+"""The same, when the gateway itself has just pressed the key that stops it."""
 _STRANGE_AFTER_S = 2.0
 """A screen without an input box that does not change for so long waits for somebody."""
 _ANSWERED_AFTER_S = 2.0
@@ -173,10 +175,17 @@ def judge(activity: Activity | None, view: ScreenView, *, announces: bool) -> Ju
     return Judgement(AgentState.ASKING, _STRANGE)
 
 
-def has_stopped(activity: Activity, view: ScreenView) -> bool:
-    """Does the screen show that a turn is over of which no end was reported?"""
+def has_stopped(
+    activity: Activity, view: ScreenView, *, interrupted: bool, recorded: Callable[[], bool]
+) -> bool:
+    """Does the screen show that a turn is over of which no end was reported? `interrupted`: the
+    gateway has interrupted this turn. `recorded` tells whether the tool's own record says so.
+    """
     at_rest = view.box in (Box.EMPTY, Box.DRAFT) and not view.working
-    return activity.working and at_rest and view.still_s >= _STOPPED_AFTER_S
+    if not activity.working or not at_rest:
+        return False
+    after_s = _INTERRUPTED_AFTER_S if interrupted else _STOPPED_AFTER_S
+    return view.still_s >= after_s or recorded()
 
 
 def answered_on_screen(view: ScreenView, since_s: float) -> bool:
@@ -196,17 +205,16 @@ class Reception(enum.StrEnum):
 
 
 def receipt_of(prompt: str, reports: Sequence[ToolReport]) -> tuple[Reception, ToolReport | None]:
-    """Which of the reports since its delivery is that of a prompt. Tools drop white space around a
-    prompt, and nothing else.
+    """Which of the reports since its delivery is that of a prompt. Both are in the form in which
+    they can be compared.
     """
-    wanted = prompt.strip()
     for report in reports:
-        if report.kind is ReportKind.MIXED and wanted in report.text:
+        if report.kind is ReportKind.MIXED and prompt in report.text:
             return Reception.REFUSED, report
         if report.kind is ReportKind.PROMPT:
-            if report.text.strip() == wanted:
+            if report.text == prompt:
                 return Reception.EXACT, report
-            if wanted in report.text:
+            if prompt in report.text:
                 return Reception.ALTERED, report
     return Reception.NONE, None
 

@@ -212,7 +212,7 @@ def serve(
         log_json_lines()
     if kind is None and given:
         remark(f"the manifest of {agent} is overridden by {', '.join(map(_option, given))}")
-    if isinstance(reach, TmuxSpec) and reach.ready_regex is None:
+    if isinstance(reach, TmuxSpec) and not reach.profile and reach.ready_regex is None:
         remark(
             "no --ready-regex is set, so nobody can tell when the agent has finished: a request "
             "ends when it is delivered, and the next prompt waits until nothing was written for "
