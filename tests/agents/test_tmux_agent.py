@@ -215,7 +215,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
 ) -> None:
     wait = agent._await_enter
 
-    def replace_first(screen: Screen, paste: str) -> None:
+    def replace_first(prompt: str, screen: Screen, paste: str) -> None:
         tmux(
             "respawn-pane",
             "-k",
@@ -225,7 +225,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
             str(LISTENER),
             str(tmux.folder / "next"),
         )
-        wait(screen, paste)
+        wait(prompt, screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", replace_first)
     with raises(UpstreamUnavailable, outcome="unknown"):
@@ -242,9 +242,9 @@ def test_scrolling_between_paste_and_enter_does_not_swallow_the_enter(
 ) -> None:
     wait = agent._await_enter
 
-    def scroll_first(screen: Screen, paste: str) -> None:
+    def scroll_first(prompt: str, screen: Screen, paste: str) -> None:
         tmux("copy-mode", "-t", screen.pane_id)
-        wait(screen, paste)
+        wait(prompt, screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", scroll_first)
     agent.deliver("hello", instance(agent))

@@ -35,7 +35,15 @@ AGENT = "@holdfast_agent"
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active"),
-    *("window_active", "pane_input_off", "history_size", "history_limit", "cursor_x", "cursor_y"),
+    *(
+        "window_active",
+        "pane_input_off",
+        "pane_width",
+        "history_size",
+        "history_limit",
+        "cursor_x",
+        "cursor_y",
+    ),
     *("alternate_on", "bracket_paste_flag", "version", UNSENT, MARK, AGENT),
     # The last one, since a program's name may have any character.
     "pane_current_command",
@@ -76,6 +84,7 @@ class Screen(NamedTuple):
     pane_pid: int
     current: bool
     input_off: bool
+    width: int
     bracketed: bool | None
     history: int
     history_limit: int
@@ -157,6 +166,7 @@ class TmuxServer:
             pane_pid=int(pane["pane_pid"]),
             current=pane["pane_active"] == "1" and pane["window_active"] == "1",
             input_off=pane["pane_input_off"] == "1",
+            width=int(pane["pane_width"]),
             bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
             history=int(pane["history_size"]),
             history_limit=int(pane["history_limit"]),
