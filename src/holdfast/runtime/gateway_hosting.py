@@ -1,16 +1,18 @@
-"""Makes sure that a process hosts an agent's gateway."""
+"""Who hosts the gateways of this machine; and how an agent gets a gateway that is hosted."""
 
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.adapters.hosting_folder import HostingFolder
+from holdfast.adapters.hosting_folder import HostingFolder, HostingRecord
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import bare
 from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import HOSTING_START_S
 from holdfast.processes import cgroup
 from holdfast.processes.scan import GUARDIAN, MARK
@@ -29,6 +31,15 @@ _LEFT_OUT = frozenset(
     (MARK, GUARDIAN, REGISTRY_DIR_ENV, "HOLDFAST_WORKFLOW", "HOLDFAST_WORKFLOW_TOKEN", "TMUX_PANE")
 )
 """Variables of the caller's surroundings: the host outlives them, and hosts agents of others."""
+
+
+def host_of(hf: Holdfast) -> HostingRecord | None:
+    """Who hosts the gateways of this user here, and which; None when nobody does."""
+    folder = HostingFolder(hosting_root(hf.settings))
+    record = folder.read()
+    if record is None:
+        return None
+    return record if probe(record.process, hf.processes, embedded=True) is Liveness.ALIVE else None
 
 
 def ensure_hosted(hf: Holdfast, agent: str, *, within_s: float = HOSTING_START_S) -> None:
@@ -91,12 +102,9 @@ def _start(hf: Holdfast, folder: HostingFolder) -> "subprocess.Popen[bytes]":
             f"the host of gateways cannot be started: {error}", outcome="none"
         ) from None
     cgroup.move_out(process.pid)
-    _started.append(process)
+    # It outlives a command; of a server that started it, it must not become a zombie.
+    threading.Thread(target=process.wait, name="holdfast-host-started", daemon=True).start()
     return process
-
-
-_started: list["subprocess.Popen[bytes]"] = []
-"""Kept, since Python complains about a process that is forgotten while it runs."""
 
 
 def _not_up(record: Agent, folder: HostingFolder, why: str) -> Unavailable:

@@ -27,8 +27,8 @@ from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.agents.records import bare, id_of
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec
-from holdfast.kernel.errors import Held, HoldfastError, InvalidValue, LeaseLost
-from holdfast.kernel.holder import Liveness, probe
+from holdfast.kernel.errors import Held, HoldfastError, InvalidValue, LeaseLost, Untrusted
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import (
     HOSTING_LOOK_EVERY_S,
     HOSTING_RETRY_MAX_S,
@@ -36,6 +36,7 @@ from holdfast.kernel.limits import (
     LIST_MAX,
 )
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.runtime.agent_launch import is_reserved
 from holdfast.runtime.configuration import gateways_folder, hosting_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.gateway_identity import Served, adapter_of, gateway_key, owner_for
@@ -68,7 +69,7 @@ class _Hosted:
 
     def __init__(self, record: Agent) -> None:
         self.record = record
-        self.key = ""
+        self.key = bare(record.agent_name)
         self.folder: GatewayFolder | None = None
         self.gateway: RunningGateway | None = None
         self.thread: threading.Thread | None = None
@@ -224,6 +225,9 @@ class HostedGateways:
         processes = self._hf.processes
         if record.holder is not None and record.holder.place != processes.here():
             return False
+        if is_reserved(record):
+            # Its pane still runs the programs that start it: another instance than the agent.
+            return False
         try:
             # In a store that a group shares, every user hosts the own agents: the sessions of
             # others cannot be reached, and must not be.
@@ -256,7 +260,7 @@ class HostedGateways:
                 return
             gateway = self._make(word, Served(one.key, record, spec, owner_for(record)), spec)
         except HoldfastError as error:
-            if time.monotonic() - one.since_s < _BRIEFLY_S:
+            if isinstance(error, Untrusted) and time.monotonic() - one.since_s < _BRIEFLY_S:
                 # It is published, and its manifest is written a moment later.
                 one.due_s = time.monotonic() + _SOON_S
                 one.detail = error.message
@@ -316,7 +320,7 @@ class HostedGateways:
     def _write(self) -> None:
         gateways = tuple(
             HostedGateway(
-                agent=one.key or one.record.agent_name,
+                agent=one.key,
                 agent_id=one.record.agent_id,
                 generation_id=one.record.generation_id,
                 state=one.state,
@@ -359,12 +363,3 @@ def hosted_by(folder: HostingFolder) -> Held:
         f"{who} hosts the gateways of this machine already: agents that appear get theirs there",
         pid=pid,
     )
-
-
-def host_of(hf: Holdfast) -> HostingRecord | None:
-    """Who hosts the gateways of this user here, and which; None when nobody does."""
-    folder = HostingFolder(hosting_root(hf.settings))
-    record = folder.read()
-    if record is None:
-        return None
-    return record if probe(record.process, hf.processes, embedded=True) is Liveness.ALIVE else None
