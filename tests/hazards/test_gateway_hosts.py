@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
@@ -20,9 +21,13 @@ EACH = 4
 SEED = 20
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[AgentBench]:
-    with agent_bench(tmp_path) as made:
+@pytest.fixture(params=["sqlite", "postgres"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AgentBench]:
+    with agent_bench(tmp_path, store_url(request, tmp_path)) as made:
+        # With PostgreSQL the gateways' folders are in the state folder.
+        monkeypatch.setenv("XDG_STATE_HOME", made.environment["XDG_STATE_HOME"])
         for name in NAMES:
             made.start_agent(
                 name,
