@@ -6,8 +6,8 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
@@ -75,14 +75,21 @@ def serve_store(
             folder.remove_instance(instance)
 
 
-def _hosting(hf: Holdfast) -> AbstractContextManager[object]:
-    """Hosts the gateways of all agents, as soon as no other process does."""
+@contextmanager
+def _hosting(hf: Holdfast) -> Iterator[None]:
+    """Hosts the gateways of all agents, as soon as no other process does. A server whose user has
+    no state folder serves all the same.
+    """
     # Here, as the modules of gateways need this one.
     from holdfast.surfaces.cli.gateway_host_process import hosted_gateways
 
-    if hf.store.ephemeral:
-        return nullcontext()
-    return hosted_gateways(hf, program="holdfast serve", stand_by=True)
+    with ExitStack() as hosting:
+        if not hf.store.ephemeral:
+            try:
+                hosting.enter_context(hosted_gateways(hf, program="holdfast serve", stand_by=True))
+            except HoldfastError as error:
+                remark(f"no gateways are hosted (--no-gateways): {error.message}")
+        yield
 
 
 def _announce_store(
