@@ -97,6 +97,7 @@ class TmuxAgent(Adapter):
         self._buffers = PromptBuffers(self._server, folder)
         self._started = False
         self._last: Screen | None = None
+        self._glanced: Screen | None = None
         self._calm_since_s = 0.0
         self._launched: str | None = None
         self._launched_s = 0.0
@@ -106,7 +107,8 @@ class TmuxAgent(Adapter):
             # Not before the first look: by then this process is the gateway that serves.
             self._started = True
             self._buffers.find_left()
-        screen = self._look()
+        # What is typed is checked again, with a look of its own.
+        self._glanced = screen = self._server.glance(self._spec.session, self._glanced)
         if screen is None:
             gone = f"there is no tmux session {self._spec.session} with a live pane"
             return Observation(None, detail=gone)
