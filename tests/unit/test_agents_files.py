@@ -151,8 +151,8 @@ def test_what_is_no_record_is_refused(change: dict[str, Any]) -> None:
 
 def test_what_a_newer_program_wrote_is_not_taken_for_damaged() -> None:
     with pytest.raises(SchemaTooNew) as caught:
-        from_file(GPU, {**ADOPTED, "schema_version": 3, "surprise": 1})
-    assert (caught.value.fields["key"], caught.value.fields["version"]) == (GPU, 3)
+        from_file(GPU, {**ADOPTED, "schema_version": 4, "surprise": 1})
+    assert (caught.value.fields["key"], caught.value.fields["version"]) == (GPU, 4)
 
 
 json_values = st.recursive(
