@@ -177,7 +177,7 @@ def _said(events: dict[str, Any]) -> str:
 
 
 def _is_headless(state: dict[str, Any]) -> bool:
-    return _dict(state.get("identity")).get("transport", "headless") == "headless"
+    return bool(_dict(state.get("identity")).get("transport", "headless") == "headless")
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def verdict(
         return Condition.IN_GRACE if in_grace else Condition(found.kind)
     if found.fresh(now):
         return Condition.GONE if is_gone is not None and is_gone(found) else Condition.FRESH
-    if found.state in ("stopped", "retired"):
+    if found.lifecycle_state in ("stopped", "retired"):
         # Its own system starts it again from this record, however old it is.
         return Condition.STOPPED
     return (

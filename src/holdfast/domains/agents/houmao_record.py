@@ -34,7 +34,7 @@ State = Literal["active", "stopped", "relaunching", "retired"]
 _ENDED = ("stopped", "retired")
 
 
-class Lifecycle(Value, frozen=True, kw_only=True):
+class HoumaoLifecycle(Value, frozen=True, kw_only=True):
     """The state of an agent in a record of version 3, which stays when the agent has stopped.
 
     `relaunchable`: its own system can start it again. `last_session_name` is its last tmux session.
@@ -108,7 +108,7 @@ class _StalwartMailbox(Plain, frozen=True, kw_only=True, tag_field="transport", 
     credential_ref: Text
 
 
-class _Lifecycle(Plain, frozen=True, kw_only=True):
+class _LifecyclePart(Plain, frozen=True, kw_only=True):
     state: State
     relaunchable: bool
     state_updated_at: Instant
@@ -130,7 +130,7 @@ class _Record(Plain, frozen=True, kw_only=True):
     agent_name: Text
     agent_id: Text
     generation_id: Text
-    lifecycle: _Lifecycle
+    lifecycle: _LifecyclePart
     identity: _Identity
     runtime: _Runtime
     terminal: _Terminal
@@ -145,7 +145,7 @@ def to_current(document: Document) -> Document:
     """
     record = msgspec.convert(document, _Record)
     state, terminal = record.lifecycle, record.terminal
-    lifecycle = Lifecycle(
+    lifecycle = HoumaoLifecycle(
         state=state.state,
         relaunchable=state.relaunchable,
         state_updated_at=state.state_updated_at,
@@ -182,7 +182,7 @@ def to_current(document: Document) -> Document:
     }
 
 
-def of_current(fields: dict[str, Any], lifecycle: Lifecycle) -> Document:
+def of_current(fields: dict[str, Any], lifecycle: HoumaoLifecycle) -> Document:
     """The document of version 3 with the fields of an `Agent`, as plain values."""
     terminal, gateway = fields["terminal"], fields["gateway"]
     session_name = None if terminal is None else terminal["session_name"]
@@ -200,7 +200,7 @@ def of_current(fields: dict[str, Any], lifecycle: Lifecycle) -> Document:
         "terminal": {
             "kind": "tmux",
             "current_session_name": session_name,
-            "last_session_name": session_name or lifecycle.last_session_name,
+            "last_session_name": lifecycle.last_session_name or session_name,
         },
         "liveness": None if lifecycle.ended else liveness,
         "gateway": gateway if gateway is not None and has_place_for(gateway["host"]) else None,

@@ -68,12 +68,12 @@ def check_active(agent: Agent) -> None:
     """Refuse to renew an agent that its own system has stopped. Raises LeaseLost."""
     if agent.lifecycle is not UNSET and agent.lifecycle.ended:
         raise LeaseLost(
-            f"{agent.agent_name} ({agent.agent_id}) is {agent.state} since "
+            f"{agent.agent_name} ({agent.agent_id}) is {agent.lifecycle_state} since "
             f"{render(agent.lifecycle.state_updated_at)}: publish it again, or start it again in "
             "its own system",
             agent_id=agent.agent_id,
             generation_id=agent.generation_id,
-            state=agent.state,
+            state=agent.lifecycle_state,
         )
 
 

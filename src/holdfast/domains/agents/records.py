@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from holdfast.domains.agents import houmao_record
-from holdfast.domains.agents.houmao_record import Lifecycle
+from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
@@ -141,7 +141,7 @@ class Agent(Record, frozen=True, kw_only=True):
     holder: Holder | None = None
     token: int = 0
     lease_s: float | None = None
-    lifecycle: Lifecycle | UnsetType = UNSET
+    lifecycle: HoumaoLifecycle | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,10 +154,10 @@ class Agent(Record, frozen=True, kw_only=True):
 
     def fresh(self, now: datetime) -> bool:
         """True up to and including the instant its lease expires; False once it has stopped."""
-        return self.lease_expires_at >= now and self.state in ("active", "relaunching")
+        return self.lease_expires_at >= now and self.lifecycle_state in ("active", "relaunching")
 
     @property
-    def state(self) -> houmao_record.State:
+    def lifecycle_state(self) -> houmao_record.State:
         """The state in a record of version 3; any other record is that of an active agent."""
         return "active" if self.lifecycle is UNSET else self.lifecycle.state
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.domains.agents import control, houmao_record, liveness, ownership, resolution
 from holdfast.domains.agents.cleanup import CleanupReport, CleanupRun
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.houmao_record import Lifecycle
+from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.domains.agents.liveness import AgentLiveness
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
 from holdfast.domains.agents.ports import AgentPorts
@@ -105,10 +105,15 @@ class Agents:
         until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
         length_s = self.settings.lease_s if lease_s is None else lease_s
         now = self.store.now()
-        lifecycle: Lifecycle | UnsetType = UNSET
+        lifecycle: HoumaoLifecycle | UnsetType = UNSET
         if self.settings.record_version == houmao_record.VERSION:
             houmao_record.check(backend, session_name)
-            lifecycle = Lifecycle(state="active", relaunchable=False, state_updated_at=now)
+            lifecycle = HoumaoLifecycle(
+                state="active",
+                relaunchable=False,
+                state_updated_at=now,
+                last_session_name=session_name,
+            )
         granted = leases.grant(now, length_s)
         if until is not None and until <= now:
             raise InvalidValue(

@@ -102,7 +102,7 @@ def resolve(store: Store, asked: str, prefix: str) -> Resolution:
 
 
 def _lives(agent: Agent, now: datetime) -> bool:
-    return agent.state == "active" and agent.fresh(now)
+    return agent.lifecycle_state == "active" and agent.fresh(now)
 
 
 def _since(agent: Agent) -> datetime:
@@ -127,9 +127,9 @@ def _why_none(
         if one is None:
             continue
         who = f"{one.agent_name} ({one.agent_id})"
-        if one.state != "active":
+        if one.lifecycle_state != "active":
             detail = (
-                f"{who} is {one.state} since {render(_since(one))}: start it again, here or in its "
+                f"{who} is {one.lifecycle_state} since {render(_since(one))}: start it again, here or in its "
                 "own system"
             )
             return Reason.STOPPED, detail, [one.agent_id]
