@@ -262,7 +262,6 @@ def test_a_headless_agent_of_its_passive_server_is_prompted_and_interrupted(tree
         closing(managed(url, "brain")) as agent,
         closing(managed(url, "nobody")) as nobody,
     ):
-        agent = managed(url, "brain")
         seen = agent.inspect()
         assert seen.instance_id is not None and seen.state is AgentState.READY, seen
         assert agent.interrupt(seen.instance_id) is False

@@ -129,8 +129,8 @@ def _why_none(
         who = f"{one.agent_name} ({one.agent_id})"
         if one.lifecycle_state != "active":
             detail = (
-                f"{who} is {one.lifecycle_state} since {render(_since(one))}: start it again, here or in its "
-                "own system"
+                f"{who} is {one.lifecycle_state} since {render(_since(one))}: start it again, here "
+                "or in its own system"
             )
             return Reason.STOPPED, detail, [one.agent_id]
         if one.fresh(found.now):
