@@ -134,9 +134,12 @@ class NetworkSettings(Plain, frozen=True, kw_only=True):
 
 
 class AgentSettings(Plain, frozen=True, kw_only=True):
-    """How agents are named and leased. An adopted registry keeps its names by its prefix."""
+    """How agents are named and leased. An adopted registry keeps its names by its prefix, and its
+    programs read what is published here by the version of its records.
+    """
 
-    prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
+    prefix: Literal["HOLDFAST-", "HOUMAO-", ""] = "HOLDFAST-"
+    record_version: Literal[2, 3] = 2
     names: Literal["shared", "exclusive"] = "shared"
     lease_s: float = AGENT_LEASE_S
 

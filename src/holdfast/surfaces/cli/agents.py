@@ -158,6 +158,8 @@ def _process(hf: Holdfast, agent: Agent) -> str:
 
 
 def _lease(agent: Agent, now: datetime) -> str:
+    if agent.lifecycle_state != "active":
+        return agent.lifecycle_state
     if not sys.stdout.isatty():
         return moment(agent.lease_expires_at)
     if not agent.fresh(now):
