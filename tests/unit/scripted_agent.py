@@ -22,6 +22,7 @@ class ScriptedAgent(Adapter):
         self.instance_id = instance_id
         self.state = AgentState.READY
         self.reason = ""
+        self.detail = ""
         self.activity = ""
         self.questions: tuple[Question, ...] = ()
         self.replies: list[tuple[str, str]] = []
@@ -42,7 +43,7 @@ class ScriptedAgent(Adapter):
         return Observation(
             self.instance_id,
             self.state,
-            "" if there else "gone",
+            self.detail if there else "gone",
             self.reason,
             questions=self.questions if there else (),
             activity=self.activity,

@@ -103,7 +103,7 @@ def list_(hf: "Holdfast") -> list[OpenQuestion]:
     found = []
     for name in hf.gateways():
         status = GatewayFolder(gateway_root(hf.settings, name)).published(hf.processes)
-        found += [_of_gateway(name, one) for one in (() if status is None else status.questions)]
+        found += [of_gateway(name, one) for one in (() if status is None else status.questions)]
     found += [_of_job(one) for one in hf.job_events.waiting()]
     return sorted(found, key=lambda one: (one.asked_at, one.question_id))
 
@@ -125,7 +125,7 @@ def of_agent(hf: AskedPlace, request: GatewayKey) -> list[OpenQuestion]:
         if not found:
             raise
         asked = []
-    found += [_of_gateway(agent, _converted(one)) for one in asked]
+    found += [of_gateway(agent, _converted(one)) for one in asked]
     return sorted(found, key=lambda one: (one.asked_at, one.question_id))
 
 
@@ -202,7 +202,8 @@ def asker(agent: str) -> str:
         return agent
 
 
-def _of_gateway(agent: str, question: Question) -> OpenQuestion:
+def of_gateway(agent: str, question: Question) -> OpenQuestion:
+    """A question that an agent's gateway reports."""
     return OpenQuestion(agent=agent, source="gateway", **msgspec.structs.asdict(question))
 
 
