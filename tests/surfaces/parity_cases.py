@@ -347,7 +347,7 @@ def a_strict_question(hf: Holdfast, n: str) -> Facts:
 
 def an_asking_agent(hf: Holdfast, n: str) -> Facts:
     a_question(hf, n)
-    agent = _published(hf, n)
+    agent = _published(hf, n, holder=hf.processes.current())
     gate = GATEWAYS[hf.store.namespace]
     where = GatewayAddress(
         host="127.0.0.1",

@@ -168,7 +168,11 @@ def only_question(hf: AskedPlace, agent: str) -> str:
     """The id of the one open question of an agent. Raises NotFound and Ambiguous."""
     found: list[OpenQuestion] = of_agent(hf, GatewayKey(agent=agent))
     if not found:
-        raise NotFound(f"{agent} asks nothing now: there is no question to answer", agent=agent)
+        raise NotFound(
+            f"{agent} asks nothing that can be answered from here: `holdfast gateway status "
+            f"{agent}` says what it waits for",
+            agent=agent,
+        )
     if len(found) > 1:
         ids = ", ".join(one.question_id for one in found[:4])
         raise Ambiguous(

@@ -153,7 +153,7 @@ def list_(found: list[operations.ListedAgent], hf: Holdfast) -> None:
         ],
         [
             [
-                *(agent.agent_name, _state(agent.work, now), clipped(agent.work.activity) or "-"),
+                *(agent.agent_name, _state(agent.work, now), _about(agent.work)),
                 *(_idle(agent.work, now), _gateway(agent.work), _lease(agent, now)),
                 *(_process(hf, agent), agent.session_name or "-", agent.identity.tool),
             ]
@@ -170,6 +170,11 @@ def _state(work: AgentWork, now: datetime) -> str:
         return f"{work.state.value}{asked}"
     since = span(work.since, now) if sys.stdout.isatty() else f"since {moment(work.since)}"
     return f"{work.state.value} {since}{asked}"
+
+
+def _about(work: AgentWork) -> str:
+    """What it works on or, where nothing says that, what a prompt waits for."""
+    return clipped(work.activity or work.waits) or "-"
 
 
 def _idle(work: AgentWork, now: datetime) -> str:
