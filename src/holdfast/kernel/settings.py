@@ -148,6 +148,14 @@ class AgentSettings(Plain, frozen=True, kw_only=True):
             raise _refusal("agents.lease_s", self.lease_s, _SECONDS)
 
 
+class GatewaySettings(Plain, frozen=True, kw_only=True):
+    """How prompts reach agents. With `name_sender` each begins with its sender, as in `[from
+    boss]`.
+    """
+
+    name_sender: bool = False
+
+
 class JobSettings(Plain, frozen=True, kw_only=True):
     """How long jobs are kept, where the audit log is, and how long an unknown worker counts."""
 
@@ -180,6 +188,7 @@ class Settings(Plain, frozen=True, kw_only=True):
     files: FilesSettings = FilesSettings()
     network: NetworkSettings = NetworkSettings()
     agents: AgentSettings = AgentSettings()
+    gateway: GatewaySettings = GatewaySettings()
     jobs: JobSettings = JobSettings()
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.configuration import gateway_agent, gateway_root
+from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root
 from holdfast.runtime.connection import Holdfast, connected
 from holdfast.stores.url import open_store
 
@@ -122,7 +122,8 @@ def gateway_client(
         with suppress(HoldfastError), connection() as hf:
             record = hf.agents.resolve(agent).record
             root = root.with_name(gateway_key(agent, record, settings, hf.store))
-    return GatewayClient(agent, root=root, url=url, token=token)
+    actor = settings.actor or actor_here()
+    return GatewayClient(agent, root=root, url=url, token=token, actor=actor)
 
 
 class Served(NamedTuple):
