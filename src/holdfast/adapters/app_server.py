@@ -64,6 +64,7 @@ class AppServer(AgentProtocol):
                 params,
                 PROTOCOL_RECEIPT_S,
                 first=lambda result: setattr(turn, "turn_id", str(result["turn"]["id"])),
+                once=True,
             )
         except RpcError as error:
             raise UpstreamUnavailable(

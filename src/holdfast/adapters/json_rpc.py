@@ -131,10 +131,12 @@ class RpcProgram:
         timeout_s: float,
         *,
         first: Callable[[Any], None] = lambda _: None,
+        once: bool = False,
     ) -> Any:
         """Make a request, and return its result. `first` gets the result before anything that the
-        program wrote behind it is heard. Raises RpcError, NotReceived when there is no answer in
-        time, and UpstreamUnavailable when the program ends before.
+        program wrote behind it is heard. With `once`, a program that does not read the request
+        will not get it later: see `await_read`. Raises RpcError, NotReceived when there is no
+        answer in time, and UpstreamUnavailable when the program ends before.
         """
         answered = threading.Event()
         answer: list[tuple[Any, Exception | None]] = []
@@ -146,6 +148,8 @@ class RpcProgram:
             answered.set()
 
         self.begin(method, params, done)
+        if once:
+            self.await_read()
         if not answered.wait(timeout_s):
             raise NotReceived(
                 f"it did not answer `{method}` within {timeout_s:g} s", outcome="unknown"
@@ -185,19 +189,16 @@ class RpcProgram:
         error = {"code": _METHOD_NOT_FOUND, "message": f"{method[:100]} is not offered"}
         self._send({"id": request_id, "error": error})
 
-    def await_read(self, timeout_s: float = PROTOCOL_RECEIPT_S) -> None:
+    def await_read(self) -> None:
         """Return when the program has read all that was written to it. Raises NotReceived after the
-        time, and ends the program then, which would read it later.
+        time: then it gets no part of that any more, and is ended.
         """
-        end_s = time.monotonic() + timeout_s
-        while (left := self._unread_by_it()) and not self.over.wait(0.002):
-            if time.monotonic() > end_s:
-                self.end(f"it did not read its input for {timeout_s:g} s")
-                raise NotReceived(
-                    f"the agent has not read {left} bytes within {timeout_s:g} s: its processes "
-                    "are ended",
-                    outcome="unknown",
-                )
+        end_s = time.monotonic() + PROTOCOL_RECEIPT_S
+        while self._unread_by_it() and not self.over.wait(0.002):
+            if time.monotonic() > end_s and self._take_back():
+                why = f"it did not read its input for {PROTOCOL_RECEIPT_S:g} s"
+                self.end(why)
+                raise NotReceived(f"the agent has not received it: {why}", outcome="none")
 
     def end(self, why: str = "") -> None:
         """End its whole tree: SIGTERM, then SIGKILL. Does not wait: see `over`."""
@@ -294,6 +295,24 @@ class RpcProgram:
                 return 0
             size = fcntl.ioctl(self._input, termios.FIONREAD, b"\0" * 4)
         return int(struct.unpack("i", size)[0])
+
+    def _take_back(self) -> bool:
+        """Take what it has not read out of the pipe. True if there was anything: then it has not
+        read the end of the last line.
+        """
+        with self._mutex:
+            if self._closed:
+                return False
+            reader = os.open(f"/proc/self/fd/{self._input}", os.O_RDONLY | os.O_NONBLOCK)
+        taken = False
+        try:
+            while os.read(reader, _CHUNK_BYTES):
+                taken = True
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(reader)
+        return taken
 
     def _read(self) -> None:
         try:

@@ -479,7 +479,8 @@ class ProtocolAgent(Adapter):
             while not program.over.is_set():
                 self._deny_expired(program)
                 with self._wake:
-                    self._wake.wait_for(program.over.is_set, self._until_next_expiry())
+                    if not program.over.is_set():
+                        self._wake.wait(self._until_next_expiry())
         except (RpcError, HoldfastError) as error:
             # Its end, if it has ended, says more than the request that was not answered.
             ended = program.over.wait(_TICK_S)
@@ -525,8 +526,9 @@ class ProtocolAgent(Adapter):
             self._save(session_id=opened.session_id)
         if resumed is not None:
             # Some agents replay the conversation behind their answer: wait until they are silent.
-            end_s = time.monotonic() + self._start_within_s
-            while time.monotonic() < min(self._heard_s + opened.settle_s, end_s):
+            opened_s = time.monotonic()
+            end_s = opened_s + self._start_within_s
+            while time.monotonic() < min(max(self._heard_s, opened_s) + opened.settle_s, end_s):
                 if program.over.wait(0.05):
                     return
 
