@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,8 @@ class Way(NamedTuple):
 
     `denied_code` is that of a prompt whose permission was refused, and with `answers_denial` the
     agent says something then. With `repeats_killed` the model gets a prompt that was killed once
-    more, before the next one. Only with `resumes_again` a resumed conversation can be resumed.
+    more, before the next one. With `slow_to_resume`, a conversation is lost that is resumed in the
+    clock minute in which it was begun: the tool writes it into a file named after that minute.
     """
 
     program: str
@@ -42,14 +44,14 @@ class Way(NamedTuple):
     denied_code: str | None = None
     answers_denial: bool = True
     repeats_killed: bool = False
-    resumes_again: bool = True
+    slow_to_resume: bool = False
 
 
 WAYS = {
     "claude": Way("claude-agent-acp"),
     "codex-acp": Way("codex-acp", denied_code="interrupted", answers_denial=False),
     "opencode": Way("opencode", ("acp",), answers_denial=False),
-    "gemini": Way("gemini", ("--acp",), repeats_killed=True, resumes_again=False),
+    "gemini": Way("gemini", ("--acp",), repeats_killed=True, slow_to_resume=True),
     "codex": Way("codex", ("app-server",), adapter="codex_app_server"),
 }
 
@@ -84,6 +86,8 @@ class Stage:
                 "working_directory": str(self.project),
             }
         )
+        # It may take until the next minute to begin.
+        self.began_minute = int((time.time() + 20) / 60)
         self.parts = open_gateway(AGENT, spec, self.settings, on_lost=lambda: None)
         self.parts.worker.start()
 
@@ -119,6 +123,11 @@ class Stage:
     def status(self) -> GatewayStatus:
         assert self.parts is not None
         return self.parts.gateway.status()
+
+    def let_resume(self) -> None:
+        """Return when the tool can resume the conversation that it has begun."""
+        if self.way.slow_to_resume:
+            until(lambda: int(time.time() / 60) > self.began_minute)
 
     def question(self) -> Question:
         until(lambda: self.status().questions, saw=self.status)
@@ -212,6 +221,7 @@ def test_a_killed_agent_goes_on_with_the_conversation(stage: Stage) -> None:
     request_id = stage.prompt("p-2 [[hold here]]")
     stage.model.wait_for("p-2")
     tree = stage.agent_tree()
+    stage.let_resume()
     os.kill(tree[0], signal.SIGKILL)
     done = stage.ended(request_id)
     assert (done.error_code, str(done.receipt)) == ("agent_gone", "delivered")
@@ -230,11 +240,11 @@ def test_the_next_gateway_goes_on_with_the_conversation(stage: Stage) -> None:
     assert text_of(stage.ask("p-1")) == "answered p-1"
     first = stage.status()
     for number in (2, 3):
+        stage.let_resume()
         stage.close()
         stage.start()
         assert text_of(stage.ask(f"p-{number}")) == f"answered p-{number}"
-        same = stage.status().session_id == first.session_id
-        assert same == (number == 2 or stage.way.resumes_again)
+        assert stage.status().session_id == first.session_id
 
 
 def test_a_killed_gateway_takes_the_agent_along(stage: Stage) -> None:
@@ -249,12 +259,13 @@ def test_a_killed_gateway_takes_the_agent_along(stage: Stage) -> None:
     request_id = process.client.prompt("p-1 [[hold here]]")["request_id"]
     stage.model.wait_for("p-1")
     tree = stage.agent_tree()
+    stage.let_resume()
     process.kill()
     until(lambda: all(map(gone, tree)))
     stage.model.release("here")
     stage.start()
     assert stage.ended(request_id).error_code == "interrupted_by_restart"
-    assert text_of(stage.ask("p-2")).endswith("answered p-2") or stage.way.repeats_killed
+    assert text_of(stage.ask("p-2")).endswith("p-2")
     assert sum("p-1" in one and "p-2" not in one for one in stage.model.prompts()) == 1
 
 
@@ -262,4 +273,5 @@ def test_a_failing_model_fails_the_prompt(stage: Stage) -> None:
     done = stage.ask("p-1 [[fail 400]]")
     assert (done.state, done.error_code) == (RequestState.FAILED, "agent_failed")
     stage.model.release("fail")
-    assert text_of(stage.ask("p-2")).endswith("answered p-2")
+    # claude has the failed prompt in its conversation.
+    assert text_of(stage.ask("p-2")) in ("answered p-2", "answered p-1 p-2")
