@@ -78,8 +78,11 @@ def open_gateway(
         gateway.attach(owner)
         try:
             gateway.look()
-        except Held:
-            gateway.detach()
+        except BaseException as error:
+            # It may have started its agent.
+            gateway.adapter.close()
+            if isinstance(error, Held):
+                gateway.detach()
             raise
     except BaseException:
         store.close()
