@@ -171,6 +171,16 @@ class TmuxServer:
             content=(*content, place),
         )
 
+    def last_lines(self, session: str, lines: int) -> str | None:
+        """The last lines of the first pane of a session: its screen, and before it what scrolled
+        off. None when the pane is gone. Raises UpstreamUnavailable.
+        """
+        if (screen := self.screen(session)) is None:
+            return None
+        capture = ["capture-pane", "-p", "-J", "-S", f"-{lines}", "-t", screen.pane_id]
+        text = "\n".join(line.rstrip() for line in self.run(*capture)).strip("\n")
+        return "\n".join(text.split("\n")[-lines:])
+
     def text_since(self, before: Screen, after: Screen) -> str:
         """The text written since `before`: from its cursor line on, as far as tmux keeps it. For a
         program that draws the whole screen: the screen.

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent
@@ -11,9 +11,24 @@ from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
 from holdfast.domains.agents.records import TMUX_BACKED
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.agents.runs import AgentExit
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.errors import Ambiguous, Fenced, Held, LeaseLost, NotFound, Untrusted
-from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX, MCP_LIST_MAX
+from holdfast.kernel.errors import (
+    Ambiguous,
+    Fenced,
+    Held,
+    LeaseLost,
+    NotFound,
+    Untrusted,
+    UpstreamUnavailable,
+)
+from holdfast.kernel.limits import (
+    AGENT_GRACE_S,
+    AGENT_SCREEN_LINES,
+    LABEL_CHARS_MAX,
+    LIST_MAX,
+    MCP_LIST_MAX,
+)
 from holdfast.kernel.store import Damage
 from holdfast.operations.claims import claimant
 from holdfast.operations.fields import (
@@ -28,6 +43,7 @@ from holdfast.operations.fields import (
     described,
 )
 from holdfast.operations.operation import Argument, Flag, Positional, Request, operation
+from holdfast.runtime.agent_screen import AgentScreen, last_record, screen_of
 from holdfast.runtime.connection import Holdfast
 
 GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
@@ -81,9 +97,14 @@ TakeOver = Annotated[
 
 
 class ListAgents(Request, frozen=True, kw_only=True):
-    """Which agents: all, or those whose lease is not over."""
+    """Which agents: all that are published, or those whose lease is not over; or also those that
+    have ended.
+    """
 
     fresh: Annotated[bool, Flag("--fresh", help="Only those whose lease is not over.")] = False
+    all: Annotated[
+        bool, Flag("--all", help="Also those that have ended, as long as that is kept.")
+    ] = False
     limit: Annotated[
         Limit, Flag("--limit", within=(0, None), show_default=True, help="At most this many.")
     ] = LIST_MAX
@@ -212,10 +233,25 @@ class Cleanup(Request, frozen=True, kw_only=True):
     ] = True
 
 
-class AgentView(Agent, frozen=True, kw_only=True):
+class AgentEntry(Agent, frozen=True, kw_only=True):
+    """An agent's record. `exited` is set of one that has ended: how, as far as somebody saw it."""
+
+    exited: AgentExit | UnsetType = UNSET
+
+
+class AgentView(AgentEntry, frozen=True, kw_only=True):
     """An agent's record, and the state of its parts: lease, process, tmux session, gateway."""
 
     liveness: AgentLiveness
+
+
+class ShowAgent(AgentKey, frozen=True, kw_only=True):
+    """An agent, and how much of its screen to show."""
+
+    lines: Annotated[
+        Annotated[int, Meta(ge=1, le=AGENT_SCREEN_LINES)],
+        Flag("-n", "--lines", show_default=True, help="At most so many lines, the last."),
+    ] = 200
 
 
 class LiveAgent(Plain, frozen=True, kw_only=True):
@@ -239,16 +275,43 @@ class Removed(Plain, frozen=True, kw_only=True):
 
 
 @operation("GET /v1/agents", cli="agents list")
-def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
-    """Agents by name."""
-    return hf.agents.list_agents(**asdict(request), damaged=damaged)
+def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[AgentEntry]:
+    """Agents by name; with `all`, behind them those that have ended."""
+    found = hf.agents.list_agents(fresh=request.fresh, limit=request.limit, damaged=damaged)
+    entries = [AgentEntry(**asdict(agent)) for agent in found]
+    if not request.all:
+        return entries
+    known = {agent.agent_id for agent in found}
+    ended = [
+        AgentEntry(**asdict(run.last_record()), exited=run.end or AgentExit())
+        for run in hf.agents.last_runs()
+        if run.agent.agent_id not in known
+    ]
+    return [*entries, *ended][: request.limit]
 
 
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
 def get(hf: Holdfast, request: AgentKey) -> AgentView:
-    """One agent, fresh or not, and the state of its lease, process, tmux session and gateway."""
-    agent = hf.agents.get(hf.agents.resolve(request.agent).known_id())
-    return AgentView(**asdict(agent), liveness=hf.agents.liveness(agent))
+    """One agent, fresh or not, and the state of its lease, process, tmux session and gateway; of
+    one that has ended, how.
+    """
+    agent, exited = last_record(hf, request.agent)
+    return AgentView(
+        **asdict(agent),
+        liveness=hf.agents.liveness(agent),
+        exited=UNSET if exited is None else exited,
+    )
+
+
+@operation(
+    "GET /v1/agents/{agent}/logs",
+    cli="agents logs",
+    errors=(NotFound, Ambiguous, Untrusted, UpstreamUnavailable),
+    outside=True,
+)
+def logs(hf: Holdfast, request: ShowAgent) -> AgentScreen:
+    """The last lines that an agent shows in its tmux pane, or showed before it ended."""
+    return screen_of(hf, request.agent, request.lines)
 
 
 @operation("GET /v1/agents/{agent}/resolve", cli="agents resolve", errors=(NotFound, Ambiguous))
@@ -336,4 +399,4 @@ def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     return hf.agents.cleanup(**asdict(request))
 
 
-OPERATIONS = [list_, get, resolve, find, control_target, publish, refresh, remove, cleanup]
+OPERATIONS = [list_, get, logs, resolve, find, control_target, publish, refresh, remove, cleanup]

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated
 
 import click
@@ -17,14 +16,15 @@ from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import canonical
+from holdfast.domains.agents.runs import AgentExit
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.operations import agents as operations
 from holdfast.operations.operation import Flag
-from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import check_command, start_in_tmux
+from holdfast.runtime.agent_screen import AgentScreen
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
@@ -95,50 +95,26 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
         session_name = request.session_name
         if session_name is None:
             session_name = canonical(request.name, hf.settings.agents.prefix)
-        launch = request.launch(hf, command, session_name)
-        inside = partial(_pane_command, launch, request, command, leftovers)
-        agent = start_in_tmux(hf, launch, inside, watch_s=request.watch_s)
+        launch = request.launch(hf, command, session_name, leftovers=leftovers)
+        agent = start_in_tmux(hf, launch, watch_s=request.watch_s)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
     runs = f"{runs}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else runs)
 
 
-def _pane_command(
-    launch: Launch,
-    request: StartAgent,
-    command: list[str],
-    leftovers: str,
-    exit_status_to: str,
-) -> list[str]:
-    """The command of the pane: the same agent, in the foreground."""
-    options = {
-        "--id": launch.agent_id,
-        "--generation": launch.generation_id,
-        "--tmux-session": launch.session_name,
-        "--session-root": launch.root,
-        "--tool": request.tool,
-        "--agent-def-dir": request.agent_def_dir,
-        "--lease": None if request.lease_s is None else repr(request.lease_s),
-        "--leftovers": leftovers,
-        "--exit-status-to": exit_status_to,
-    }
-    given = [
-        word for option, value in options.items() if value is not None for word in (option, value)
-    ]
-    program = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
-    return [*program, "agents", "run", launch.name, *given, *request.tmux.words(), "--", *command]
-
-
 @agents.operation(operations.list_)
-def list_(found: list[Agent], hf: Holdfast) -> None:
-    """List agents by name; exit status 7 if records are damaged, which are named on stderr."""
+def list_(found: list[operations.AgentEntry], hf: Holdfast) -> None:
+    """List agents by name; exit status 7 if records are damaged, which are named on stderr.
+
+    --all lists behind them those that have ended: for a week, and for the user who ran them.
+    """
     now = hf.store.now()
     table(
         ["agent", "lease", "process", "tmux session", "tool", "id"],
         [
             [
-                *(agent.agent_name, _lease(agent, now), _process(hf, agent)),
+                *(agent.agent_name, _lease(agent, now), _ended(agent) or _process(hf, agent)),
                 *(agent.session_name or "-", agent.identity.tool, agent.agent_id),
             ]
             for agent in found
@@ -146,6 +122,19 @@ def list_(found: list[Agent], hf: Holdfast) -> None:
         elastic=["agent", "tmux session", "id"],
         empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
     )
+
+
+def _ended(agent: operations.AgentEntry) -> str:
+    """How it ended; empty for one that runs."""
+    return exit_text(agent.exited) if agent.exited else ""
+
+
+def exit_text(exited: AgentExit) -> str:
+    """How an agent ended, in words."""
+    if exited.ended_at is None:
+        return "exited, unknown how"
+    how = "" if exited.exit_status is None else f" {exited.exit_status}"
+    return f"exited{how}"
 
 
 def _process(hf: Holdfast, agent: Agent) -> str:
@@ -167,7 +156,9 @@ def _lease(agent: Agent, now: datetime) -> str:
 
 @agents.operation(operations.get)
 def get(found: operations.AgentView, hf: Holdfast) -> None:
-    """Show one agent, fresh or not, and the state of its parts: lease, process, tmux, gateway."""
+    """Show one agent, fresh or not, and the state of its parts: lease, process, tmux, gateway; of
+    one that has ended, how.
+    """
     facts: list[tuple[str, str]] = []
     for name, value in to_plain(found).items():
         if name == "liveness":
@@ -182,6 +173,18 @@ def get(found: operations.AgentView, hf: Holdfast) -> None:
     if left:
         facts.append(("processes left", survivors_named(left)))
     pairs(facts)
+
+
+@agents.operation(operations.logs, short_help="Show an agent's screen, also of one that ended.")
+def logs(found: AgentScreen) -> str:
+    """Show the last lines of an agent's tmux pane: its screen, and what scrolled off it.
+
+    Of an agent that has ended, the last screen is kept for a week; how it ended is said on stderr.
+    """
+    if found.exited is not None:
+        when = "" if found.exited.ended_at is None else f" at {moment(found.exited.ended_at)}"
+        remark(f"{found.agent_name} {exit_text(found.exited)}{when}")
+    return found.text
 
 
 @agents.command(short_help="Print the id of a live agent.")
