@@ -4,6 +4,7 @@ to and joined. Real commands in a real tmux.
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import NotFound
-from tests.harness.timeouts import until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
+from tests.surfaces.command import ENTRY
 
 pytestmark = pytest.mark.prove
 
@@ -137,3 +139,176 @@ def test_an_agent_outside_of_tmux_has_no_pane_to_show(bench: AgentBench) -> None
     os.kill(pid, signal.SIGKILL)
     ended(process.pid)
     assert "exited 137" in bench("agents", "logs", "gpu").err
+
+
+# --- stop ---
+
+
+def test_stop_ends_the_tree_and_the_tmux_session_and_removes_the_record(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu", command=("sh", "-c", "sleep 600 & sleep 600"))
+    bench.tmux("new-window", "-d", "-t", "=HOLDFAST-gpu:", "sleep 600")
+    bench.tmux("new-session", "-d", "-s", "another", "sleep 600")
+    done = json.loads(bench("agents", "stop", "gpu", "--json").out)
+    assert (done["was_running"], done["killed"], done["tmux_session"]) == (True, False, "ended")
+    assert done["exited"]["exit_status"] == 143
+    assert bench.tmux.sessions() == {"another"}
+    assert listed(bench) == [] and bench.own_folders() == []
+    bench.tree_ends(agent)
+    again = bench("agents", "stop", "gpu")
+    assert again.status == 0 and "does not run: it exited 143" in again.out
+
+
+def test_an_interactive_shell_is_asked_in_a_way_that_it_hears(bench: AgentBench) -> None:
+    bench.start_agent("gpu", command=("bash", "--norc"))
+    until(lambda: "bash" in bench("agents", "logs", "gpu").out)
+    done = json.loads(bench("agents", "stop", "gpu", "--grace", "600", "--json").out)
+    assert (done["killed"], done["exited"]["exit_status"]) == (False, 129)
+
+
+def test_what_does_not_end_in_time_is_killed(bench: AgentBench) -> None:
+    deaf = "trap '' TERM HUP; echo deaf; while :; do sleep 600; done"
+    bench.start_agent("gpu", command=("sh", "-c", deaf))
+    until(lambda: "deaf" in bench("agents", "logs", "gpu").out)
+    done = json.loads(bench("agents", "stop", "gpu", "--grace", "0.2", "--json").out)
+    assert (done["killed"], done["exited"]["exit_status"]) == (True, 137)
+    assert bench.tmux.sessions() == set()
+
+
+def test_an_agent_in_a_persons_session_is_ended_and_the_session_stays(bench: AgentBench) -> None:
+    bench.tmux("new-session", "-d", "-s", "mine", "sh")
+    words = [*ENTRY, "agents", "run", "gpu", "--", "sleep", "600"]
+    environment = " ".join(f"{name}={value}" for name, value in bench.environment.items())
+    bench.tmux("send-keys", "-t", "=mine:", f"env {environment} {shlex.join(words)}", "Enter")
+    until(lambda: listed(bench) != [])
+    done = json.loads(bench("agents", "stop", "gpu", "--json").out)
+    assert (done["was_running"], done["tmux_session"]) == (True, "left")
+    assert bench.tmux.sessions() == {"mine"}
+
+
+def test_a_stranger_in_a_session_of_the_same_name_is_not_touched(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu")
+    bench.kill(agent, bench.tmux.pane_pid("HOLDFAST-gpu"))
+    until(lambda: bench.tmux.sessions() == set())
+    bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sleep 600")
+    stranger = bench.tmux.pane_pid("HOLDFAST-gpu")
+    done = json.loads(bench("agents", "stop", "gpu", "--json").out)
+    assert (done["was_running"], done["tmux_session"]) == (False, "none")
+    assert bench.tmux.pane_pid("HOLDFAST-gpu") == stranger
+    # The record that nobody removed is gone too.
+    assert listed(bench) == [] and bench.own_folders() == []
+
+
+def test_a_moved_session_is_not_trusted_and_nothing_is_ended(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu")
+    bench.tmux("rename-session", "-t", "=HOLDFAST-gpu", "elsewhere")
+    bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sleep 600")
+    ran = bench("agents", "stop", "gpu")
+    assert ran.status == 4 and "is not in tmux session HOLDFAST-gpu" in ran.err
+    os.kill(holder_pid(agent), 0)
+    assert bench.tmux.sessions() == {"elsewhere", "HOLDFAST-gpu"}
+
+
+def test_processes_that_a_dead_agent_left_are_ended(bench: AgentBench) -> None:
+    # It ignores the hangup of the pane that it is in.
+    script = "trap '' HUP; sleep 600 & echo $!; exec sleep 600"
+    agent = bench.start_agent("gpu", command=("sh", "-c", script))
+    until(lambda: bench("agents", "logs", "gpu").out.strip().isdecimal())
+    left = int(bench("agents", "logs", "gpu").out)
+    os.kill(holder_pid(agent), signal.SIGKILL)
+    until(lambda: "left" in bench("agents", "list").out)
+    done = json.loads(bench("agents", "stop", "gpu", "--json").out)
+    assert done["was_running"] is True
+    ended(left)
+    without_record(bench, agent)
+
+
+def test_an_agent_cannot_stop_itself(bench: AgentBench) -> None:
+    stop = shlex.join([*ENTRY, "agents", "stop", "gpu"])
+    ran = bench("agents", "run", "gpu", "--", "sh", "-c", f"{stop}; echo lives")
+    assert ran.out == "lives\n" and "cannot stop itself" in ran.err
+
+
+def test_stop_of_an_agent_that_never_was(bench: AgentBench) -> None:
+    ran = bench("agents", "stop", "nobody")
+    assert ran.status == 1 and "there is no agent nobody" in ran.err
+
+
+# --- restart ---
+
+SAYING = ("sh", "-c", "pwd; echo $COLOUR; exec sleep 600")
+
+
+def test_restart_repeats_command_folder_and_session_with_the_callers_environment(
+    bench: AgentBench,
+) -> None:
+    work = bench.folder / "work"
+    work.mkdir()
+    bench.environment["COLOUR"] = "red"
+    ran = bench(
+        *("agents", "start", "gpu", "--tmux-session", "mine", "--settle", "3", "--json", "--"),
+        *SAYING,
+        cwd=work,
+    )
+    first = json.loads(ran.out)
+    bench.environment["COLOUR"] = "blue"
+    done = json.loads(bench("agents", "restart", "gpu", "--json").out)
+    assert done["agent"]["generation_id"] != first["generation_id"]
+    assert done["agent"]["holder"]["pid"] != first["holder"]["pid"]
+    assert done["conversation"] is None
+    assert bench.tmux.sessions() == {"mine"}
+    until(lambda: bench("agents", "logs", "gpu").out == f"{work}\nblue\n")
+    manifest = json.loads(Path(done["agent"]["runtime"]["manifest_path"]).read_bytes())
+    assert manifest["working_directory"] == str(work)
+    assert manifest["adapter"]["settle_s"] == 3
+
+
+@pytest.mark.parametrize("killed", ["agent", "agent and runner", "tmux server"])
+def test_restart_after_a_kill(bench: AgentBench, killed: str) -> None:
+    agent = bench.start_agent("gpu", command=SAYING)
+    if killed == "agent":
+        os.kill(holder_pid(agent), signal.SIGKILL)
+        without_record(bench, agent)
+    elif killed == "agent and runner":
+        bench.kill(agent, bench.tmux.pane_pid("HOLDFAST-gpu"))
+    else:
+        server = int(bench.tmux("display-message", "-p", "#{pid}"))
+        os.kill(server, signal.SIGKILL)
+        bench.tree_ends(agent)
+    done = json.loads(bench("agents", "restart", "gpu", "--json").out)
+    assert done["agent"]["agent_id"] == agent.agent_id
+    assert done["agent"]["generation_id"] != agent.generation_id
+    assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
+
+
+def test_what_cannot_be_repeated_is_refused_before_anything_is_stopped(bench: AgentBench) -> None:
+    work = bench.folder / "work"
+    work.mkdir()
+    agent = json.loads(
+        bench("agents", "start", "gpu", "--json", "--", "sleep", "600", cwd=work).out
+    )
+    work.rmdir()
+    ran = bench("agents", "restart", "gpu")
+    assert ran.status == 2 and "is gone" in ran.err
+    ran = bench("agents", "restart", "gpu", "--conversation", "x")
+    assert ran.status == 2
+    os.kill(agent["holder"]["pid"], 0)
+
+
+def test_an_agent_that_something_else_started_is_not_restarted(bench: AgentBench) -> None:
+    manifest = bench.folder / "manifest.json"
+    said = ["--backend", "claude_headless", "--tool", "claude", "--tmux-session", "s-1"]
+    bench("agents", "publish", "gpu", "--manifest", str(manifest), *said)
+    ran = bench("agents", "restart", "gpu")
+    assert ran.status == 1 and "nothing is known here" in ran.err
+    assert len(listed(bench)) == 1
+
+
+def test_a_restart_that_dies_at_once_says_so(bench: AgentBench) -> None:
+    flag = bench.folder / "flag"
+    flag.touch()
+    script = f"test -e {flag} || exit 9; exec sleep 600"
+    bench.start_agent("gpu", command=("sh", "-c", script))
+    flag.unlink()
+    ran = bench("agents", "restart", "gpu", "--watch", str(PATIENCE_S))
+    assert ran.status == 1 and "exit status 9" in ran.err
+    assert listed(bench) == []

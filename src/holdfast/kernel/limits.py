@@ -136,6 +136,7 @@ AGENT_GRACE_S = 300.0  # how long a cleanup spares an expired agent, or a folder
 AGENT_RUN_KEEP_S = 7 * 24 * 3600.0  # how long it is kept how an agent was started, and ended
 AGENT_SCREEN_LINES = 1000  # how much of the screen and what scrolled off is kept of an agent
 AGENT_SCREEN_CHARS = 128 << 10
+AGENT_STOP_GRACE_MAX_S = 600.0  # how long an agent may take to end when it is stopped, at most
 AGENT_START_S = 20.0  # how long `agents start` waits for the agent in its tmux session
 # How long `agents start` watches a started program. Most programs that die at once (wrong option,
 # missing file, no login) do so within it; a healthy start takes that much longer.

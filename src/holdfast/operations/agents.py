@@ -11,23 +11,29 @@ from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
 from holdfast.domains.agents.records import TMUX_BACKED
 from holdfast.domains.agents.resolution import Resolution
-from holdfast.domains.agents.runs import AgentExit
+from holdfast.domains.agents.runs import AgentExit, RestartedAgent, StoppedAgent
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import (
+    AgentEnded,
     Ambiguous,
+    Collision,
     Fenced,
     Held,
     LeaseLost,
     NotFound,
+    Refused,
     Untrusted,
     UpstreamUnavailable,
 )
 from holdfast.kernel.limits import (
     AGENT_GRACE_S,
+    AGENT_MOMENT_S,
     AGENT_SCREEN_LINES,
+    AGENT_STOP_GRACE_MAX_S,
     LABEL_CHARS_MAX,
     LIST_MAX,
     MCP_LIST_MAX,
+    TREE_GRACE_S,
 )
 from holdfast.kernel.store import Damage
 from holdfast.operations.claims import claimant
@@ -211,6 +217,48 @@ class Refresh(Remove, frozen=True, kw_only=True):
     lease_s: LeaseSeconds = None
 
 
+_Grace = Annotated[
+    Annotated[float, Meta(ge=0, le=AGENT_STOP_GRACE_MAX_S)],
+    Flag(
+        "--grace",
+        within=(0, AGENT_STOP_GRACE_MAX_S),
+        show_default=True,
+        help="How long it may take to end by itself; then it is killed.",
+    ),
+]
+
+
+class StopAgent(AgentKey, frozen=True, kw_only=True):
+    """The agent that is to end, and how long it may take."""
+
+    grace_s: _Grace = TREE_GRACE_S
+
+
+class RestartAgent(StopAgent, frozen=True, kw_only=True):
+    """The agent that is to start again, and with which conversation."""
+
+    fresh: Annotated[
+        bool, Flag("--fresh", help="Begin a new conversation.  [default: the last one goes on]")
+    ] = False
+    conversation: Annotated[
+        Label | None,
+        Flag(
+            "--conversation",
+            metavar="ID",
+            help="Go on with this one.  [default: the last that its hooks reported]",
+        ),
+    ] = None
+    watch_s: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)],
+        Flag(
+            "--watch",
+            within=(0, 3600),
+            show_default=True,
+            help="How long the command must run to count as started.",
+        ),
+    ] = AGENT_MOMENT_S
+
+
 class Cleanup(Request, frozen=True, kw_only=True):
     """What is to be left alone, and whether anything is to be removed at all."""
 
@@ -390,6 +438,43 @@ def remove(hf: Holdfast, request: Remove) -> Removed:
     return Removed(removed=agent_id, generation_id=request.generation_id)
 
 
+@operation(
+    "POST /v1/agents/{agent}/stop",
+    cli="agents stop",
+    errors=(NotFound, Ambiguous, Untrusted, Refused),
+    outside=True,
+)
+def stop(hf: Holdfast, request: StopAgent) -> StoppedAgent:
+    """End an agent: its process is asked to, then its whole process tree and its own tmux session
+    are ended. Harmless for one that has ended.
+    """
+    from holdfast.runtime.agent_stop import stop_agent
+
+    return stop_agent(hf, request.agent, grace_s=request.grace_s)
+
+
+@operation(
+    "POST /v1/agents/{agent}/restart",
+    cli="agents restart",
+    errors=(NotFound, Ambiguous, Untrusted, Refused, Collision, AgentEnded, Held),
+    outside=True,
+)
+def restart(hf: Holdfast, request: RestartAgent) -> RestartedAgent:
+    """End an agent, if it runs, and start the same command again in the same folder and tmux
+    session, with the same conversation where its tool can go on with one.
+    """
+    from holdfast.runtime.agent_restart import restart_agent
+
+    return restart_agent(
+        hf,
+        request.agent,
+        fresh=request.fresh,
+        conversation=request.conversation,
+        grace_s=request.grace_s,
+        watch_s=request.watch_s,
+    )
+
+
 @operation("POST /v1/upkeep/agents/cleanup", cli="agents cleanup", outside=True)
 def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     """Remove what agents left behind.
@@ -399,4 +484,17 @@ def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     return hf.agents.cleanup(**asdict(request))
 
 
-OPERATIONS = [list_, get, logs, resolve, find, control_target, publish, refresh, remove, cleanup]
+OPERATIONS = [
+    list_,
+    get,
+    logs,
+    resolve,
+    find,
+    control_target,
+    publish,
+    refresh,
+    remove,
+    stop,
+    restart,
+    cleanup,
+]

@@ -196,6 +196,7 @@ class Launch:
                 command=words,
                 working_directory=self.folder,
                 choices=self._choices,
+                hooked=self.session_name is not None,
                 own_session=self.own_session,
                 socket_path=self._socket_path,
                 started_by=self._started_by,

@@ -32,6 +32,30 @@ class AgentExit(Plain, frozen=True, kw_only=True):
     ended_at: Instant | None = None
 
 
+class StoppedAgent(Plain, frozen=True, kw_only=True):
+    """What a stop did. `was_running`: anything of the agent was alive. `killed`: it did not end in
+    time when it was asked to. `tmux_session`: ended with it, left since it is not its own, or none.
+    """
+
+    agent_name: str
+    agent_id: str
+    generation_id: str
+    was_running: bool
+    killed: bool = False
+    tmux_session: Literal["ended", "left", "none"] = "none"
+    exited: AgentExit
+
+
+class RestartedAgent(Plain, frozen=True, kw_only=True):
+    """A new generation of an agent, in the tmux session `session_name`. `conversation` is that with
+    which it goes on; None: it began a new one, and `why` says why.
+    """
+
+    agent: Agent
+    conversation: str | None
+    why: str = ""
+
+
 class LaunchChoices(Plain, frozen=True, kw_only=True):
     """What the user chose for an agent beside its name and its command. None: nothing."""
 
@@ -46,7 +70,8 @@ class LaunchChoices(Plain, frozen=True, kw_only=True):
 class AgentRun(Plain, frozen=True, kw_only=True):
     """One run of an agent. `agent` is the record as it was published.
 
-    `command` is empty when it cannot be repeated. `own_session`: the tmux session was made for the
+    `command` is empty when it cannot be repeated. `hooked`: Holdfast started it, so its tool's
+    hooks report, if it has any. `own_session`: the tmux session was made for the
     agent. `socket_path` is the socket of its tmux server. `started_by` is the agent that started
     it, if one did.
     """
@@ -56,6 +81,7 @@ class AgentRun(Plain, frozen=True, kw_only=True):
     command: tuple[str, ...]
     working_directory: PathText
     choices: LaunchChoices = LaunchChoices()
+    hooked: bool = True
     own_session: bool = False
     socket_path: PathText | None = None
     started_by: str | None = None

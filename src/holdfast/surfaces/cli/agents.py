@@ -16,7 +16,7 @@ from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import canonical
-from holdfast.domains.agents.runs import AgentExit
+from holdfast.domains.agents.runs import AgentExit, RestartedAgent, StoppedAgent
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
@@ -101,6 +101,48 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
     runs = f"{runs}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else runs)
+
+
+@agents.operation(operations.stop, short_help="End an agent, its processes and its tmux session.")
+def stop(done: StoppedAgent) -> str:
+    """End an agent: its process is asked to (SIGTERM, or SIGHUP where it ignores that), then all
+    processes that it left and the tmux session that was made for it are ended.
+
+    Only what is verified to be this agent's is touched; exit status 4 where that is not certain. An
+    agent that has ended is no error: how it ended is said.
+    """
+    how = exit_text(done.exited)
+    if not done.was_running:
+        return f"{done.agent_name} does not run: it {how}"
+    forced = ", killed after the grace" if done.killed else ""
+    session = {
+        "ended": "; its tmux session is ended",
+        "left": "; the tmux session was not made for it, and stays",
+        "none": "",
+    }[done.tmux_session]
+    return f"stopped {done.agent_name}: it {how}{forced}{session}"
+
+
+@agents.operation(
+    operations.restart, short_help="Start an agent again, with the same conversation."
+)
+def restart(done: RestartedAgent) -> str:
+    """End an agent, if it runs, and start it again: the same command, folder and tmux session, and
+    the environment of this command.
+
+    \b
+        holdfast agents restart gpu
+        holdfast agents restart gpu --fresh
+
+    It works for a while after the agent has ended, however that was. A tool whose profile says how,
+    such as claude, goes on with the conversation that its hooks reported last. A prompt among the
+    words of the command is given to it again.
+    """
+    agent = done.agent
+    pid = "" if agent.holder is None else f", process {agent.holder.pid}"
+    went_on = f"conversation {done.conversation} goes on"
+    talk = went_on if done.conversation else f"with a new conversation ({done.why})"
+    return f"{agent.agent_name} runs again in tmux session {agent.session_name}{pid}: {talk}"
 
 
 @agents.operation(operations.list_)
