@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from tests.harness.timeouts import until
 from tests.surfaces.agent_bench import AgentBench, agent_bench
 
 pytestmark = pytest.mark.tools
+
+BOX = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
+"""The sign of its input box."""
 
 
 class Claude:
@@ -28,7 +32,7 @@ class Claude:
         command = [need_tool("claude"), "--model", "sonnet"]
         ran = self.bench("agents", "start", "boss", "--", *command, cwd=self.project)
         assert ran.status == 0, ran.err
-        self.until_shown("❯")
+        self.until_shown(BOX)
 
     def say(self, prompt: str) -> None:
         """Type a prompt as a person does, and wait for its answer."""
@@ -48,7 +52,7 @@ class Claude:
         ran = self.bench("agents", "restart", "boss", *words, "--json")
         assert ran.status == 0, ran.err
         conversation: str | None = json.loads(ran.out)["conversation"]
-        self.until_shown("❯")
+        self.until_shown(BOX)
         return conversation
 
 
@@ -88,3 +92,46 @@ def test_a_conversation_without_a_prompt_begins_anew(claude: Claude) -> None:
     claude.say("p-1")
     assert claude.restart("--fresh") is None
     assert "answered p-1" not in claude.shown()
+
+
+def test_a_joined_one_is_restarted_with_hooks_by_its_conversation(claude: Claude) -> None:
+    claude.say("p-1")
+    run = json.loads(claude.bench("agents", "stop", "boss", "--json").out)
+    assert run["was_running"]
+    # A person starts it, and says something.
+    environment = " ".join(f"{k}={shlex.quote(v)}" for k, v in claude.bench.environment.items())
+    command = f"cd {claude.project} && env {environment} {need_tool('claude')} --model sonnet"
+    claude.bench.tmux("new-session", "-d", "-x", "200", "-y", "50", "-s", "work", command)
+    until(lambda: BOX in claude.bench.tmux.screen("work"))
+    claude.bench.tmux("send-keys", "-t", "=work:", "-l", "p-2")
+    until(lambda: "p-2" in claude.bench.tmux.screen("work"))
+    claude.bench.tmux("send-keys", "-t", "=work:", "Enter")
+    until(lambda: "answered p-2" in claude.bench.tmux.screen("work"))
+    joined = json.loads(claude.bench("agents", "join", "work", "boss", "--json").out)
+    manifest = json.loads(Path(joined["runtime"]["manifest_path"]).read_bytes())
+    assert manifest["adapter"]["profile"] == "claude" and "reports" not in manifest["adapter"]
+    served = claude.bench.start("gateway", "serve", "boss")
+    try:
+        until(lambda: claude.bench("gateway", "status", "boss").status == 0)
+        sent = claude.bench("agents", "send", "boss", "p-3", "--wait", "--json")
+    finally:
+        served.kill()
+        served.communicate()
+    # Typed once, and nobody can tell more.
+    assert sent.status == 0, sent.err
+    assert json.loads(sent.out)["result"]["end_unknown"] is True
+    claude.until_shown("answered p-3")
+    assert claude.model.prompts() == ["p-1", "p-2", "p-3"]
+    # Its conversation would be lost.
+    ran = claude.bench("agents", "restart", "boss")
+    assert ran.status == 4 and "--conversation" in ran.err
+    os.kill(joined["holder"]["pid"], 0)
+    [transcript] = [
+        path
+        for path in (claude.bench.folder / ".claude" / "projects").rglob("*.jsonl")
+        if "p-2" in path.read_text()
+    ]
+    assert claude.restart("--conversation", transcript.stem) == transcript.stem
+    claude.until_shown("answered p-2")
+    manifest = json.loads(claude.bench("agents", "target", "boss", "--json").out)["manifest"]
+    assert "reports" in manifest["adapter"]

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.kernel.errors import NotFound
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.command import ENTRY
+from tests.surfaces.locking import line
 
 pytestmark = pytest.mark.prove
 
@@ -235,6 +237,8 @@ def test_stop_of_an_agent_that_never_was(bench: AgentBench) -> None:
 
 # --- restart ---
 
+SHELL = ("env", "PS1=> ", "bash", "--norc")
+AT_ITS_PROMPT = ("--ready-regex", "^> ?$", "--quiet-ms", "100")
 SAYING = ("sh", "-c", "pwd; echo $COLOUR; exec sleep 600")
 
 
@@ -312,3 +316,113 @@ def test_a_restart_that_dies_at_once_says_so(bench: AgentBench) -> None:
     ran = bench("agents", "restart", "gpu", "--watch", str(PATIENCE_S))
     assert ran.status == 1 and "exit status 9" in ran.err
     assert listed(bench) == []
+
+
+# --- attach, join and send ---
+
+
+def test_attach_shows_the_agent_and_leaves_it_running(bench: AgentBench) -> None:
+    agent = bench.start_agent("gpu", command=("sh", "-c", "echo I am here; exec sleep 600"))
+    bench.environment["TERM"] = "xterm"
+    bench.tmux("new-session", "-d", "-s", "desk", "sh")
+    words = shlex.join([*ENTRY, "agents", "attach", "gpu"])
+    around = " ".join(f"{name}={value}" for name, value in bench.environment.items())
+    # Another tmux server, in whose pane a person attaches.
+    other = bench.folder / "other.socket"
+    subprocess.run(["tmux", "-S", str(other), "-f", "/dev/null", "new-session", "-d"], check=True)
+    try:
+        keys = ["send-keys", f"env {around} {words}", "Enter"]
+        subprocess.run(["tmux", "-S", str(other), *keys], check=True)
+        until(lambda: bench.tmux("list-clients", "-F", "#{session_name}") == "HOLDFAST-gpu\n")
+    finally:
+        subprocess.run(["tmux", "-S", str(other), "kill-server"], check=True)
+    until(lambda: bench.tmux("list-clients") == "")
+    os.kill(holder_pid(agent), 0)
+
+
+def test_attach_inside_of_tmux_switches_to_the_agent(bench: AgentBench) -> None:
+    bench.start_agent("gpu")
+    bench.tmux("new-session", "-d", "-s", "desk", "sh")
+    words = shlex.join([*ENTRY, "agents", "attach", "gpu"])
+    around = " ".join(f"{name}={value}" for name, value in bench.environment.items())
+    bench.tmux("send-keys", "-t", "=desk:", f"env {around} {words}; echo status $?", "Enter")
+    # Nobody looks at that tmux, so there is no client to switch: tmux itself says so.
+    until(lambda: "status 1" in bench.tmux.screen("desk"))
+    assert "no current client" in bench.tmux.screen("desk")
+
+
+def test_attach_needs_a_terminal_and_a_live_agent(bench: AgentBench) -> None:
+    bench.start_agent("gpu")
+    ran = bench("agents", "attach", "gpu")
+    assert ran.status == 2 and "needs a terminal" in ran.err
+    bench("agents", "stop", "gpu")
+    ran = bench("agents", "attach", "gpu")
+    assert ran.status == 1 and "has ended with exit status 143" in ran.err
+
+
+def test_join_makes_an_agent_of_what_runs_in_a_session(bench: AgentBench) -> None:
+    bench.tmux("new-session", "-d", "-s", "work", "-c", str(bench.folder), "sleep 601")
+    ran = bench("agents", "join", "work", "--json")
+    assert ran.status == 0, ran.err
+    agent = json.loads(ran.out)
+    assert agent["agent_name"] == "HOLDFAST-work"
+    assert agent["holder"]["pid"] == bench.tmux.pane_pid("work")
+    assert bench.hf.agents.control_target("work").manifest.working_directory == str(bench.folder)
+    # The session is one agent's.
+    ran = bench("agents", "join", "work", "other")
+    assert ran.status == 4 and "published in tmux session work already" in ran.err
+    done = json.loads(bench("agents", "stop", "work", "--json").out)
+    assert (done["was_running"], done["exited"]["exit_status"]) == (True, None)
+    assert listed(bench) == []
+
+
+def test_a_joined_agent_is_started_again_in_a_session_of_its_own(bench: AgentBench) -> None:
+    bench.tmux("new-session", "-d", "-s", "work", "sh")
+    bench.tmux("send-keys", "-t", "=work:", "sleep 601", "Enter")
+    until(
+        lambda: bench.tmux("display", "-p", "-t", "=work:", "#{pane_current_command}") == "sleep\n"
+    )
+    assert bench("agents", "join", "work", "gpu").status == 0
+    done = json.loads(bench("agents", "restart", "gpu", "--json").out)
+    assert done["agent"]["terminal"]["session_name"] == "HOLDFAST-gpu"
+    # The person's session has its shell still.
+    assert bench.tmux.sessions() == {"work", "HOLDFAST-gpu"}
+
+
+def test_a_shell_is_joined_only_when_that_is_said(bench: AgentBench) -> None:
+    bench.tmux("new-session", "-d", "-s", "work", "bash --norc")
+    ran = bench("agents", "join", "work")
+    assert ran.status == 2 and "only a shell" in ran.err
+    assert listed(bench) == []
+    assert bench("agents", "join", "work", "--tool", "shell").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["nosuch"], 1, "no tmux session nosuch"),
+        (["work", "--tool", "nosuch"], 1, "no profile 'nosuch'"),
+        (["work", "no name"], 2, "no name"),
+        (["a b"], 2, "give a NAME"),
+    ],
+)
+def test_a_join_that_cannot_be(bench: AgentBench, words: list[str], status: int, said: str) -> None:
+    bench.tmux("new-session", "-d", "-s", "work", "sleep 601")
+    ran = bench("agents", "join", *words)
+    assert ran.status == status and said in ran.err
+    assert ran.err.count("\n") == 1
+    assert listed(bench) == [] and bench.own_folders() == []
+
+
+def test_send_is_a_prompt_to_the_agents_gateway(bench: AgentBench) -> None:
+    ran = bench("agents", "send", "nobody", "hello")
+    assert ran.status == bench("gateway", "prompt", "nobody", "hello").status != 0
+    bench.start_agent("gpu", command=SHELL)
+    served = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT)
+    try:
+        assert line(served).startswith("gateway of gpu")
+        ran = bench("agents", "send", "gpu", "echo sum-$((40+2))", "--wait")
+    finally:
+        served.kill()
+        served.communicate()
+    assert ran.status == 0 and "sum-42" in ran.out

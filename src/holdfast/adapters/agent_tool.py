@@ -42,14 +42,14 @@ class ToolLaunch(NamedTuple):
     environment: dict[str, str]
 
 
-def tool_adapter(profile: Profile, root: str) -> dict[str, Any]:
+def tool_adapter(profile: Profile, root: str, *, hooked: bool = True) -> dict[str, Any]:
     """The settings of a tmux adapter that follow from the profile of an agent whose folder is
-    `root`, by their names in a manifest.
+    `root`, by their names in a manifest. Only an agent that is `hooked` reports.
     """
     if profile.name == GENERIC:
         return {}
     adapter = {"profile": profile.name, "interrupt": profile.keys.interrupt}
-    if profile.reports is not None:
+    if hooked and profile.reports is not None:
         adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
     return adapter
 

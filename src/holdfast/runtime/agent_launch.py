@@ -49,7 +49,8 @@ class Launch:
 
     `tool` is the name of a profile; None: the command's name says it. `adapter` has the settings of
     a tmux adapter that were given, by their names in a manifest. The agent works in `folder`; None:
-    the current one. `conversation` is that with which the tool goes on. `own_session`: its tmux
+    the current one. `conversation` is that with which the tool goes on. Without `hooked` it runs
+    already, and its tool's hooks report nothing. `own_session`: its tmux
     session is made for it, on the tmux server with the socket `server_path`, or the one around this
     process. `started_by` is the agent that starts it.
 
@@ -75,6 +76,7 @@ class Launch:
         leftovers: str = "wait",
         folder: str | None = None,
         conversation: str | None = None,
+        hooked: bool = True,
         own_session: bool = False,
         server_path: str | None = None,
         started_by: str | None = None,
@@ -99,6 +101,7 @@ class Launch:
         self.folder = os.getcwd() if folder is None else folder
         self.server = None if server_path is None else TmuxAddress(socket_path=server_path)
         self._conversation = conversation
+        self._hooked = hooked and session_name is not None
         self.own_session = own_session
         self._started_by = started_by
         runs = AgentRunFiles(lambda: agent_runs_folder(hf.settings))
@@ -136,7 +139,7 @@ class Launch:
             else tmux_adapter(
                 {
                     "socket_path": self._socket_path,
-                    **tool_adapter(self.profile, self.root),
+                    **tool_adapter(self.profile, self.root, hooked=hooked),
                     **adapter,
                 }
             ),
@@ -196,7 +199,7 @@ class Launch:
                 command=words,
                 working_directory=self.folder,
                 choices=self._choices,
-                hooked=self.session_name is not None,
+                hooked=self._hooked,
                 own_session=self.own_session,
                 socket_path=self._socket_path,
                 started_by=self._started_by,

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.domains.agents import Agent
+from holdfast.domains.agents import Agent, Target
 from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.agents.runs import AgentExit
@@ -42,6 +42,21 @@ def last_record(hf: Holdfast, asked: str) -> tuple[Agent, AgentExit | None]:
     run = hf.agents.last_run(agent.agent_id)
     known = run is not None and run.agent.generation_id == agent.generation_id
     return agent, (run.end if run is not None and known else None) or AgentExit()
+
+
+def running_target(hf: Holdfast, asked: str) -> Target:
+    """The target of an agent that runs in tmux. Raises as `Agents.control_target` does; of an agent
+    that has ended, NotFound says how.
+    """
+    agent, exited = last_record(hf, asked)
+    if exited is None:
+        return hf.agents.control_target(asked)
+    how = "" if exited.exit_status is None else f" with exit status {exited.exit_status}"
+    raise NotFound(
+        f"{agent.agent_name} has ended{how}: `holdfast agents logs {agent.agent_name}` shows its "
+        "last screen, and `holdfast agents restart` starts it again",
+        agent_id=agent.agent_id,
+    )
 
 
 def screen_of(hf: Holdfast, asked: str, lines: int) -> AgentScreen:

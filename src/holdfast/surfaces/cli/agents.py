@@ -16,7 +16,6 @@ from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import canonical
-from holdfast.domains.agents.runs import AgentExit, RestartedAgent, StoppedAgent
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
@@ -24,8 +23,8 @@ from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.operations import agents as operations
 from holdfast.operations.operation import Flag
 from holdfast.runtime.agent_pane import check_command, start_in_tmux
-from holdfast.runtime.agent_screen import AgentScreen
 from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.cli.agent_life import exit_text, life
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -34,8 +33,24 @@ from holdfast.surfaces.cli.lock_text import span
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 
+_SEND = "send"
 
-@click.group(cls=CommandGroup)
+
+class _Agents(CommandGroup):
+    """The commands, with `send`, which is loaded when it is used: it is one of gateways."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), _SEND]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != _SEND:
+            return super().get_command(ctx, cmd_name)
+        from holdfast.surfaces.cli.gateway import prompt
+
+        return prompt
+
+
+@click.group(cls=_Agents)
 def agents() -> None:
     """Live agents: one generation per id, found by name or id, trusted only when everything agrees.
 
@@ -47,6 +62,8 @@ def agents() -> None:
 
 
 agents.add_command(run)
+for _command in life.commands.values():
+    agents.add_command(_command)
 
 
 class StartAgent(LaunchAgent, frozen=True, kw_only=True):
@@ -103,48 +120,6 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     answer(to_json(agent) if as_json else runs)
 
 
-@agents.operation(operations.stop, short_help="End an agent, its processes and its tmux session.")
-def stop(done: StoppedAgent) -> str:
-    """End an agent: its process is asked to (SIGTERM, or SIGHUP where it ignores that), then all
-    processes that it left and the tmux session that was made for it are ended.
-
-    Only what is verified to be this agent's is touched; exit status 4 where that is not certain. An
-    agent that has ended is no error: how it ended is said.
-    """
-    how = exit_text(done.exited)
-    if not done.was_running:
-        return f"{done.agent_name} does not run: it {how}"
-    forced = ", killed after the grace" if done.killed else ""
-    session = {
-        "ended": "; its tmux session is ended",
-        "left": "; the tmux session was not made for it, and stays",
-        "none": "",
-    }[done.tmux_session]
-    return f"stopped {done.agent_name}: it {how}{forced}{session}"
-
-
-@agents.operation(
-    operations.restart, short_help="Start an agent again, with the same conversation."
-)
-def restart(done: RestartedAgent) -> str:
-    """End an agent, if it runs, and start it again: the same command, folder and tmux session, and
-    the environment of this command.
-
-    \b
-        holdfast agents restart gpu
-        holdfast agents restart gpu --fresh
-
-    It works for a while after the agent has ended, however that was. A tool whose profile says how,
-    such as claude, goes on with the conversation that its hooks reported last. A prompt among the
-    words of the command is given to it again.
-    """
-    agent = done.agent
-    pid = "" if agent.holder is None else f", process {agent.holder.pid}"
-    went_on = f"conversation {done.conversation} goes on"
-    talk = went_on if done.conversation else f"with a new conversation ({done.why})"
-    return f"{agent.agent_name} runs again in tmux session {agent.session_name}{pid}: {talk}"
-
-
 @agents.operation(operations.list_)
 def list_(found: list[operations.AgentEntry], hf: Holdfast) -> None:
     """List agents by name; exit status 7 if records are damaged, which are named on stderr.
@@ -169,14 +144,6 @@ def list_(found: list[operations.AgentEntry], hf: Holdfast) -> None:
 def _ended(agent: operations.AgentEntry) -> str:
     """How it ended; empty for one that runs."""
     return exit_text(agent.exited) if agent.exited else ""
-
-
-def exit_text(exited: AgentExit) -> str:
-    """How an agent ended, in words."""
-    if exited.ended_at is None:
-        return "exited, unknown how"
-    how = "" if exited.exit_status is None else f" {exited.exit_status}"
-    return f"exited{how}"
 
 
 def _process(hf: Holdfast, agent: Agent) -> str:
@@ -215,18 +182,6 @@ def get(found: operations.AgentView, hf: Holdfast) -> None:
     if left:
         facts.append(("processes left", survivors_named(left)))
     pairs(facts)
-
-
-@agents.operation(operations.logs, short_help="Show an agent's screen, also of one that ended.")
-def logs(found: AgentScreen) -> str:
-    """Show the last lines of an agent's tmux pane: its screen, and what scrolled off it.
-
-    Of an agent that has ended, the last screen is kept for a week; how it ended is said on stderr.
-    """
-    if found.exited is not None:
-        when = "" if found.exited.ended_at is None else f" at {moment(found.exited.ended_at)}"
-        remark(f"{found.agent_name} {exit_text(found.exited)}{when}")
-    return found.text
 
 
 @agents.command(short_help="Print the id of a live agent.")
