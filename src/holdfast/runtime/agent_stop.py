@@ -122,8 +122,8 @@ def _check_may_end(hf: Holdfast, agent: Agent, holder: Holder) -> None:
     """Raises InvalidValue for a caller that is a part of the agent, and Refused for another user's
     agent.
     """
-    above = {one.parts for one in hf.processes.ancestors()}
-    if holder.parts in above or (holder.tree or "") in os.environ.get(MARK, " ").split(":"):
+    inside = {one.parts for one in (hf.processes.current(), *hf.processes.ancestors())}
+    if holder.parts in inside or (holder.tree or "") in os.environ.get(MARK, " ").split(":"):
         raise InvalidValue(
             f"{agent.agent_name} cannot stop itself: exit, or stop it from another terminal",
             field="agent",
