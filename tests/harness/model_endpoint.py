@@ -5,7 +5,9 @@ What it answers follows from the prompt, so that a test decides it:
 
     p-17                    the answer is `answered p-17`, and lists every such mark of the prompt
     [[tool COMMAND]]        first the model asks to run a command, and answers when it has run
-    [[hold NAME]]           the answer is begun, and goes on when the test calls `release(NAME)`
+    [[hold NAME]]           the answer begins with a line `begun`, and goes on when the test calls
+                            `release(NAME)`
+    [[silent NAME]]         the same, with nothing before that
     [[long N]]              the answer has N more lines
     [[fail STATUS]]         the request fails with this HTTP status, until `release("fail")`
 
@@ -128,6 +130,7 @@ class _Plan(NamedTuple):
     text: str
     hold: str | None
     fail: int | None
+    silent: str | None = None
 
 
 def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
@@ -135,6 +138,7 @@ def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
     directives = _DIRECTIVE.findall(prompt)
     commands = [value for name, value in directives if name == "tool"]
     hold = next((value for name, value in directives if name == "hold"), None)
+    silent = next((value for name, value in directives if name == "silent"), None)
     fail = next((int(value) for name, value in directives if name == "fail"), None)
     if fail is not None and model._is_released("fail"):
         fail = None
@@ -148,7 +152,7 @@ def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
         if name == "long"
         for number in range(int(value))
     ]
-    return _Plan(None, "\n".join(lines), hold, fail)
+    return _Plan(None, "\n".join(lines), hold, fail, silent)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -195,18 +199,20 @@ class _Handler(BaseHTTPRequestHandler):
         if plan.fail is not None:
             self._json({"error": {"type": "api_error", "message": "planned"}}, status=plan.fail)
             return
+        if plan.silent is not None:
+            self.model._wait_released(plan.silent)
         events = _FORMATS[api](plan, asked.tools)
         if not request.get("stream"):
             if plan.hold is not None:
                 self.model._wait_released(plan.hold)
             self._json(_WHOLE[api](plan))
             return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
         self.close_connection = True
         try:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
             for event in events:
                 if event is None:
                     if plan.hold is not None:
@@ -258,12 +264,13 @@ def _asked_of_messages(request: dict[str, Any]) -> _Asked:
     steps = []
     for message in request.get("messages", []):
         content = message.get("content")
-        blocks = content if isinstance(content, list) else []
-        results = [one for one in blocks if one.get("type") == "tool_result"]
-        steps += [("result", " ".join(_texts(one.get("content")))) for one in results]
-        texts = [text for text in _texts(content) if not _is_instruction(text)]
-        if message.get("role") == "user" and texts and not results:
-            steps.append(("user", "\n".join(texts)))
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                steps.append(("result", " ".join(_texts(block.get("content")))))
+            elif message.get("role") == "user" and not _is_instruction(str(block.get("text", ""))):
+                # Prompts without an answer between them are blocks of one message.
+                steps.append(("user", str(block.get("text", ""))))
     return _Asked(_turn("messages", steps), request.get("tools") or [])
 
 
@@ -443,7 +450,7 @@ def _pieces(plan: _Plan) -> list[str]:
     """The text in two parts; an answer is held between them."""
     if plan.hold is None:
         return [plan.text]
-    return [plan.text[:8], plan.text[8:]]
+    return ["begun\n\n", plan.text]
 
 
 def _whole_messages(plan: _Plan) -> dict[str, Any]:

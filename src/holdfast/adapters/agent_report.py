@@ -18,10 +18,13 @@ Two events do more:
 """
 
 import os
+import re
 import signal
 import sys
 import time
 
+_PASTED = re.compile(r'\s*<pasted_content id="([^"]*)">\n(.*)\n</pasted_content id="\1">\s*', re.S)
+"""How Claude Code marks a paste of several lines, since 2.1.328."""
 _BYTES_MAX = 4 << 20
 _TOOL_BYTES_MAX = 64 << 10
 _FILES_MAX = 4000
@@ -57,6 +60,17 @@ def _write(folder: str, event: str, data: bytes, reply: str = "") -> None:
     os.rename(f"{path}.new", f"{path}.report")
 
 
+def comparable(prompt: str) -> str:
+    """A prompt, typed or reported, as it is compared: without white space around it, without the
+    mark around a single paste, and with four spaces for a tab, as Claude Code keeps it. Text beside
+    a paste leaves its mark there.
+    """
+    found = _PASTED.fullmatch(prompt)
+    if found is not None and "</pasted_content" not in found[2]:
+        prompt = found[2]
+    return prompt.strip().replace("\t", "    ")
+
+
 def _report_prompt(folder: str, data: bytes) -> int:
     import json
 
@@ -65,8 +79,8 @@ def _report_prompt(folder: str, data: bytes) -> int:
             expected = file.read()
     except OSError:
         expected = ""
-    prompt = str(json.loads(data).get("prompt", ""))
-    mixed = expected.strip() in prompt and expected.strip() != prompt.strip()
+    prompt, wanted = comparable(str(json.loads(data).get("prompt", ""))), comparable(expected)
+    mixed = wanted in prompt and wanted != prompt
     if not expected or not mixed:
         _write(folder, "prompt", data)
         return 0

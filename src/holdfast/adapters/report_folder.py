@@ -6,8 +6,10 @@
     NAME.report          a report that is not counted yet
     reply-NAME           the FIFO in which a hook waits for the answer to its question
 
-A report counts once, in the order of the names. A counted one is removed only after what it says is
-in `activity.json`, so a gateway that is killed at any moment leaves nothing uncounted.
+A report counts once; those that are found together count in the order of their names, which begin
+with the time. A counted one is removed only after what it says is in `activity.json`, with its
+name. So a gateway that is killed at any moment leaves nothing uncounted, and nothing counts twice.
+No name is compared with an earlier one: a clock may be set back.
 """
 
 import contextlib
@@ -35,9 +37,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What is stored: the last counted report, and what all of them say."""
+    """What is stored: what the reports say, and the counted ones that may still be there."""
 
-    last: str
+    names: list[str]
     activity: Activity
 
 
@@ -51,7 +53,7 @@ class ReportFolder:
         self._mutex = threading.Condition()
         self._recent: deque[tuple[int, ToolReport]] = deque(maxlen=_KEPT)
         self._number = 0
-        self._last = ""
+        self._counted: list[str] = []
         self._activity = Activity()
         self._loaded = False
 
@@ -82,12 +84,12 @@ class ReportFolder:
         with self._mutex:
             self._load()
             names = self._names()
-            fresh = [name for name in names if name > self._last]
+            fresh = [name for name in names if name not in self._counted]
             for name in fresh:
                 if (report := self._report(name)) is not None:
                     self._note(report)
             if fresh:
-                self._last = fresh[-1]
+                self._counted = names
                 self._save()
             for name in names:
                 faults.reach("reports.remove")
@@ -100,7 +102,7 @@ class ReportFolder:
             self._load()
             seen = self._activity
             for name in self._names():
-                report = self._report(name) if name > self._last else None
+                report = None if name in self._counted else self._report(name)
                 seen = seen if report is None else seen.after(report)
             return seen
 
@@ -189,10 +191,10 @@ class ReportFolder:
             counted = msgspec.json.decode(
                 read_file(self._folder / "activity.json", private=True), type=_Counted
             )
-            self._last, self._activity = counted.last, counted.activity
+            self._counted, self._activity = counted.names, counted.activity
 
     def _save(self) -> None:
-        data = msgspec.json.encode(_Counted(self._last, self._activity))
+        data = msgspec.json.encode(_Counted(self._counted, self._activity))
         replace_file(self._folder / "activity.json", data, private=True)
 
     def _report(self, name: str) -> ToolReport | None:

@@ -6,8 +6,9 @@ has received exactly this prompt, and as answered when it reports the end of tha
 
 Between the look at the screen and the paste, a person may begin to type, or a dialog may open. So
 the tmux server checks again in the step that pastes: the cursor is still at the beginning of the
-box. And in the step that sends Enter: the tool does not work, and shows no dialog. What a person
-types in the moment between these, the tool's own hook notices (`agent_report.py`).
+box. And in the step that sends Enter: the tool does not work, shows no dialog, and the box begins
+with the prompt. What a person types behind it at that moment, the tool's own hook notices
+(`agent_report.py`).
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters import tmux_pane
+from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
@@ -40,13 +42,19 @@ from holdfast.domains.gateway.activity import (
 from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, TmuxSpec
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
-from holdfast.kernel.agent_profile import Profile, ScreenPatterns
+from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
 from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
 
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
 _WAIT_S = 0.1
-_CLEAR_ROUNDS = 40
+_SHOWN_WITHIN_S = 5.0
+"""How long a tool may take to draw a paste."""
+_ASCII = re.compile("[ -~]*")
+_RETURNED_WITHIN_S = 5.0
+"""How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
+_LOOK_COUNTS_S = 1.5
+"""A look says no more than that of the time before it."""
 _TRANSCRIPT_BYTES = 64 << 10
 _STOPPED_MARK = b"[Request interrupted by user"
 """What Claude Code writes into its transcript when a person stops it."""
@@ -66,6 +74,9 @@ class ToolPane(TmuxAgent):
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
+        self._rest = _Rest()
+        self._interrupted: str | None = None
+        """The turn that this gateway has interrupted, by the id of its prompt."""
 
     def listen(self, changed: Callable[[], None]) -> None:
         reports = self._reports
@@ -80,6 +91,9 @@ class ToolPane(TmuxAgent):
 
         self._follower = threading.Thread(target=follow, name="holdfast-reports", daemon=True)
         self._follower.start()
+
+    def check(self, prompt: str) -> None:
+        check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
         if self._reports is None:
@@ -99,6 +113,7 @@ class ToolPane(TmuxAgent):
         finally:
             reports.expect(None)
         if reception is Reception.EXACT and report is not None:
+            self._rest.end()
             return Delivery((mark, report))
         raise _not_delivered(reception, prompt, report)
 
@@ -113,8 +128,7 @@ class ToolPane(TmuxAgent):
             with contextlib.suppress(UpstreamUnavailable):
                 self._check_stopped()
             reports.read()
-            later = [one for one in reports.since(mark) if one.name > received.name]
-            end = end_of(received.prompt_id, later)
+            end = end_of(received.prompt_id, _after(received, reports.since(mark)))
             if end is not None:
                 return _answer(end, facts)
             if self._is_gone():
@@ -130,10 +144,16 @@ class ToolPane(TmuxAgent):
         return Answer(known=False, code="stopped", detail=detail, facts=facts)
 
     def interrupt(self, instance_id: str) -> bool:
-        prompt = "" if self._reports is None else self._reports.activity.prompt
+        reports = self._reports
+        if reports is None:
+            return super().interrupt(instance_id)
+        screen, _ = self._same(instance_id)
+        has_draft = bool(self._patterns.draft_on(screen))
+        activity = reports.activity
+        self._interrupted = activity.prompt_id
         done = super().interrupt(instance_id)
-        if prompt and self._profile.keys.clear:
-            self._clear_returned(prompt, instance_id)
+        if activity.working and not has_draft:
+            self._clear_returned(activity.prompt, instance_id)
         return done
 
     def reply(self, question_id: str, reply: str, instance_id: str) -> None:
@@ -171,17 +191,18 @@ class ToolPane(TmuxAgent):
         return judge(self._reports.activity, view, announces=self._profile.announces)
 
     def _view(self, screen: Screen) -> ScreenView:
-        box = self._patterns.box_on(screen)
-        return ScreenView(box, self._patterns.works_on(screen), self._still_s())
+        box, working = self._patterns.box_on(screen), self._patterns.works_on(screen)
+        view = ScreenView(box, working, self._still_s())
+        return view._replace(rest_s=self._rest.after(view))
 
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
         activity = reports.activity
-        if has_stopped(activity, view) or (
-            activity.working
-            and view.box in (Box.EMPTY, Box.DRAFT)
-            and not view.working
-            and _was_stopped(activity)
+        if has_stopped(
+            activity,
+            view,
+            interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
+            recorded=lambda: _was_stopped(activity),
         ):
             reports.add(_stop_report(activity))
             return
@@ -215,6 +236,7 @@ class ToolPane(TmuxAgent):
         """Wait until the tool has reported what it received."""
         reports, end_s = self._reports, time.monotonic() + _RECEIVED_WITHIN_S
         assert reports is not None
+        prompt = comparable(prompt)
         while True:
             reports.read()
             reception, report = receipt_of(prompt, reports.since(mark))
@@ -234,30 +256,91 @@ class ToolPane(TmuxAgent):
             *map(tmux_pane.lacks, self._patterns.forbidden),
         )
 
-    def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as for every pane
-        return _all("1", *map(tmux_pane.lacks, self._patterns.forbidden))
+    def _may_send(self, prompt: str, screen: Screen) -> str:
+        """The tool does not work, shows no dialog, and its box begins with the prompt: what a
+        person typed before it would make a command of it.
+        """
+        lacking = map(tmux_pane.lacks, self._patterns.forbidden)
+        return _all("1", *lacking, self._begins_with(prompt, screen))
+
+    def _begins_with(self, prompt: str, screen: Screen) -> str:
+        sign, placeholder = self._profile.screen.sign, self._profile.screen.placeholder
+        first = prompt.partition("\n")[0].replace("\t", "    ")
+        if sign is None or not first.strip():
+            return "1"
+        # Without what has a meaning in a pattern or in tmux, and shorter than a line of the box.
+        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 2])  # type: ignore[index]
+        shown = tmux_pane.shows(f"^{sign}{plain}")
+        if placeholder is None:
+            return shown
+        return f"#{{||:{shown},{tmux_pane.shows(f'^{sign}{placeholder}')}}}"
+
+    def _await_enter(self, prompt: str, screen: Screen, paste: str) -> None:
+        """As for every pane; but a busy tool draws the paste late, and before that no Enter is
+        sent. When its box never begins with the prompt, the Enter is given up for ever.
+        """
+        with contextlib.suppress(UpstreamUnavailable):
+            super()._await_enter(prompt, screen, paste)
+            return
+        end_s = time.monotonic() + _SHOWN_WITHIN_S
+        while not self._send_enter(prompt, screen, paste):
+            if time.monotonic() > end_s:
+                unset = f"set-option -pu -t {screen.pane_id} {tmux_pane.UNSENT}"
+                if self._run_if(tmux_pane.is_unsent(paste), screen, unset):
+                    raise _mixed()
+                return
+            time.sleep(_WAIT_S)
 
     def _clear_returned(self, prompt: str, instance_id: str) -> None:
-        """Empty the box of a prompt that an interrupt has put back there. A text of a person
-        stays.
+        """Empty the box of a prompt that the tool has put back there when it was interrupted. A
+        text of a person stays.
         """
+        end_s, before = time.monotonic() + _RETURNED_WITHIN_S, None
         with contextlib.suppress(Fenced, UpstreamUnavailable):
-            for _ in range(_CLEAR_ROUNDS):
-                screen, _agent = self._same(instance_id)
+            while time.monotonic() < end_s:
+                screen, _ = self._same(instance_id)
                 text = self._patterns.draft_on(screen)
-                if text is None or not text or text not in prompt:
+                if self._patterns.works_on(screen) or screen.content != before:
+                    # Looked at twice: the tool may be drawing it.
+                    before = screen.content
+                elif not text or not self._patterns.is_from(prompt, text):
                     return
-                for key in self._profile.keys.clear:
-                    pressed = tmux_pane.press(screen, key)
-                    self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
+                else:
+                    for key in self._profile.keys.clear:
+                        pressed = tmux_pane.press(screen, key)
+                        self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
                 time.sleep(_WAIT_S)
+
+
+class _Rest:
+    """For how long a tool was at rest on each look. What a person opens before its box counts for
+    nothing: it hides whether the tool works.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s = time.monotonic()
+        self._rest_s = 0.0
+
+    def after(self, view: ScreenView) -> float:
+        """The seconds with one more look."""
+        now_s = time.monotonic()
+        passed_s, self._seen_s = now_s - self._seen_s, now_s
+        if view.at_rest:
+            self._rest_s += min(passed_s, _LOOK_COUNTS_S)
+        elif view.box is not Box.NONE or view.working:
+            self._rest_s = 0.0
+        return self._rest_s
+
+    def end(self) -> None:
+        """It begins to work."""
+        self._rest_s = 0.0
 
 
 class _Patterns:
     """The patterns of a profile, applied to screens."""
 
     def __init__(self, patterns: ScreenPatterns) -> None:
-        self._box, self._draft, self._dialog, self._trust, self._working = (
+        self._box, self._draft, self._dialog, self._trust, self._working, self._placeholder = (
             None if pattern is None else re.compile(pattern, re.MULTILINE)
             for pattern in (
                 patterns.box,
@@ -265,6 +348,7 @@ class _Patterns:
                 patterns.dialog,
                 patterns.trust,
                 patterns.working,
+                patterns.placeholder,
             )
         )
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
@@ -296,6 +380,13 @@ class _Patterns:
         found = self._draft.search("\n".join(screen.content[:-1]))
         return None if found is None else found["text"].strip()
 
+    def is_from(self, prompt: str, text: str) -> bool:
+        """Is a text in the box the first line of a prompt, or what stands for a long one?"""
+        placeholder = self._placeholder
+        return text in prompt or (
+            placeholder is not None and placeholder.fullmatch(text) is not None
+        )
+
 
 def _all(*conditions: str) -> str:
     """The condition that all of these hold."""
@@ -303,6 +394,11 @@ def _all(*conditions: str) -> str:
     for one in conditions[1:]:
         whole = f"#{{&&:{whole},{one}}}"
     return whole
+
+
+def _after(received: ToolReport, reports: list[ToolReport]) -> list[ToolReport]:
+    """The reports behind that one; all of them when so many have come that it is gone."""
+    return reports[reports.index(received) + 1 :] if received in reports else reports
 
 
 def _not_delivered(
@@ -315,14 +411,18 @@ def _not_delivered(
             outcome="unknown",
         )
     if reception is Reception.REFUSED:
-        return Altered(
-            "it was mixed with what somebody typed at that moment, and was not sent: the text is "
-            "in the agent's input box",
-            outcome="none",
-        )
+        return _mixed()
     return NotReceived(
         f"the agent did not report it within {_RECEIVED_WITHIN_S:g} s: look at its terminal",
         outcome="unknown",
+    )
+
+
+def _mixed() -> Altered:
+    return Altered(
+        "it was mixed with what somebody typed at that moment, and was not sent: the text is in "
+        "the agent's input box",
+        outcome="none",
     )
 
 

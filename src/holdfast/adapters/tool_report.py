@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.adapters.agent_report import comparable
 from holdfast.domains.gateway.activity import ReportKind, ToolReport
 from holdfast.domains.gateway.state import ALLOW, DENY, Choice, Question
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, QUESTION_CHARS
@@ -49,7 +50,7 @@ def report_in(
             prompt = document.get("prompt")
             if not isinstance(prompt, str):
                 raise ValueError("a report of a prompt without the prompt")
-            return report._replace(text=prompt)
+            return report._replace(text=comparable(prompt))
         case ReportKind.TOOL:
             return report._replace(activity=subject_of(tool, arguments))
         case ReportKind.QUESTION:

@@ -19,6 +19,7 @@ from holdfast.kernel.names import check_id
 PATTERN_CHARS_MAX = 500
 _NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
 """Characters with a meaning in tmux's formats or commands."""
+_FOR_TMUX = ("dialog", "working", "sign", "placeholder")
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 Key = Literal["C-c", "C-u", "Escape", "Enter", "BSpace"]
@@ -32,8 +33,11 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
     is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
-    folder. `working` matches what is on the screen only while the tool works. `dialog` and
-    `working` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
+    folder. `working` matches what is on the screen only while the tool works. `sign` matches what
+    stands before the first line of a text in the box, and `placeholder` what the box shows in place
+    of a long paste.
+
+    `_FOR_TMUX` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
 
     box: Pattern | None = None
@@ -41,11 +45,13 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    sign: Pattern | None = None
+    placeholder: Pattern | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             pattern = getattr(self, name)
-            if name in ("dialog", "working") and set(pattern or "") & _NOT_IN_TMUX:
+            if name in _FOR_TMUX and set(pattern or "") & _NOT_IN_TMUX:
                 raise ValueError(
                     f"screen.{name} {pattern!r} has one of {' '.join(sorted(_NOT_IN_TMUX))}: "
                     "write a dot instead"
@@ -65,6 +71,16 @@ class Keys(Plain, frozen=True, kw_only=True):
 
     interrupt: Literal["C-c", "Escape"] = "C-c"
     clear: tuple[Key, ...] = ()
+
+
+class Taken(Plain, frozen=True, kw_only=True):
+    """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
+    behind white space, are commands of the tool itself; those that end with one of `unsent` are not
+    sent by Enter.
+    """
+
+    commands: tuple[str, ...] = ()
+    unsent: tuple[str, ...] = ()
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
@@ -90,6 +106,7 @@ class Profile(Plain, frozen=True, kw_only=True):
     announces: bool = True
     screen: ScreenPatterns = ScreenPatterns()
     keys: Keys = Keys()
+    prompts: Taken = Taken()
     launch: ToolStart = ToolStart()
 
 
@@ -107,3 +124,23 @@ def profile_in(document: object, name: str) -> Profile:
             field="profile",
             profile=name,
         ) from None
+
+
+def check_taken(profile: Profile, prompt: str) -> None:
+    """Raise InvalidValue for a prompt that the tool would not take as one."""
+    text = prompt.strip()
+    command = next((one for one in profile.prompts.commands if text.startswith(one)), None)
+    if command is not None:
+        raise InvalidValue(
+            f"a prompt that begins with {command} is a command of {profile.name} itself, such as "
+            "one of its menus or a shell command that nobody is asked about: begin with a word, or "
+            "type it in the agent's own terminal",
+            field="prompt",
+        )
+    ending = next((one for one in profile.prompts.unsent if text.endswith(one)), None)
+    if ending is not None:
+        raise InvalidValue(
+            f"{profile.name} does not send a prompt that ends with {ending}: put something behind "
+            "it",
+            field="prompt",
+        )

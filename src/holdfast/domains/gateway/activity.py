@@ -6,13 +6,17 @@ dialog of its own, and when a person stops it by a key.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.domains.gateway.state import AgentState, Question
 
 _STOPPED_AFTER_S = 10.0
-"""A tool that shows its input box for so long, and reports no end, was stopped by a person."""
+"""A tool that shows its input box for so long, does not work, and reports no end, was stopped by a
+person.
+"""
+_INTERRUPTED_AFTER_S = 1.0
+"""The same, when the gateway itself has just pressed the key that stops it."""
 _STRANGE_AFTER_S = 2.0
 """A screen without an input box that does not change for so long waits for somebody."""
 _ANSWERED_AFTER_S = 2.0
@@ -129,11 +133,20 @@ class Box(enum.StrEnum):
 
 
 class ScreenView(NamedTuple):
-    """A tool's screen, as its profile reads it. `still_s`: for how long it has not changed."""
+    """A tool's screen, as its profile reads it. `still_s`: for how long it has not changed.
+    `rest_s`: for how long its input box was there on each look, and the tool did not work. A person
+    may have typed meanwhile.
+    """
 
     box: Box
     working: bool
     still_s: float
+    rest_s: float = 0.0
+
+    @property
+    def at_rest(self) -> bool:
+        """Does it show its box, and does it not work?"""
+        return self.box in (Box.EMPTY, Box.DRAFT) and not self.working
 
 
 class Judgement(NamedTuple):
@@ -173,10 +186,16 @@ def judge(activity: Activity | None, view: ScreenView, *, announces: bool) -> Ju
     return Judgement(AgentState.ASKING, _STRANGE)
 
 
-def has_stopped(activity: Activity, view: ScreenView) -> bool:
-    """Does the screen show that a turn is over of which no end was reported?"""
-    at_rest = view.box in (Box.EMPTY, Box.DRAFT) and not view.working
-    return activity.working and at_rest and view.still_s >= _STOPPED_AFTER_S
+def has_stopped(
+    activity: Activity, view: ScreenView, *, interrupted: bool, recorded: Callable[[], bool]
+) -> bool:
+    """Does the screen show that a turn is over of which no end was reported? `interrupted`: the
+    gateway has interrupted this turn. `recorded` tells whether the tool's own record says so.
+    """
+    if not activity.working or not view.at_rest:
+        return False
+    after_s = _INTERRUPTED_AFTER_S if interrupted else _STOPPED_AFTER_S
+    return view.rest_s >= after_s or recorded()
 
 
 def answered_on_screen(view: ScreenView, since_s: float) -> bool:
@@ -196,17 +215,16 @@ class Reception(enum.StrEnum):
 
 
 def receipt_of(prompt: str, reports: Sequence[ToolReport]) -> tuple[Reception, ToolReport | None]:
-    """Which of the reports since its delivery is that of a prompt. Tools drop white space around a
-    prompt, and nothing else.
+    """Which of the reports since its delivery is that of a prompt. Both are in the form in which
+    they can be compared.
     """
-    wanted = prompt.strip()
     for report in reports:
-        if report.kind is ReportKind.MIXED and wanted in report.text:
+        if report.kind is ReportKind.MIXED and prompt in report.text:
             return Reception.REFUSED, report
         if report.kind is ReportKind.PROMPT:
-            if report.text.strip() == wanted:
+            if report.text == prompt:
                 return Reception.EXACT, report
-            if wanted in report.text:
+            if prompt in report.text:
                 return Reception.ALTERED, report
     return Reception.NONE, None
 
