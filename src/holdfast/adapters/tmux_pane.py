@@ -46,7 +46,7 @@ _FIELDS = (
         "cursor_y",
     ),
     *("alternate_on", "bracket_paste_flag", "version", UNSENT, MARK, AGENT),
-    *("window_activity", "pane_width", "pane_height"),
+    *("window_activity", "pane_height"),
     # The last one, since a program's name may have any character.
     "pane_current_command",
 )
