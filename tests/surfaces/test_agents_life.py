@@ -16,6 +16,7 @@ import pytest
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import NotFound
+from holdfast.runtime.gateway_hosting import host_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.command import ENTRY
@@ -426,3 +427,23 @@ def test_send_is_a_prompt_to_the_agents_gateway(bench: AgentBench) -> None:
         served.kill()
         served.communicate()
     assert ran.status == 0 and "sum-42" in ran.out
+
+
+def test_a_start_with_a_gateway_returns_when_it_takes_prompts(
+    bench: AgentBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    agent = bench.start_agent("gpu", "--gateway", *AT_ITS_PROMPT, command=SHELL)
+    host = host_of(bench.hf)
+    assert host is not None and agent.gateway is not None
+    try:
+        for number in (40, 50):
+            ran = bench("agents", "send", "gpu", f"echo sum-$(({number}+2))", "--wait")
+            assert ran.status == 0 and f"sum-{number + 2}" in ran.out
+            # The host finds the next generation by itself.
+            assert bench("agents", "restart", "gpu").status == 0
+            until(lambda: bench("gateway", "status", "gpu").status == 0)
+    finally:
+        os.kill(host.process.pid, signal.SIGKILL)
+        ended(host.process.pid)

@@ -82,6 +82,12 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
             help="How long the command must run to count as started.",
         ),
     ] = AGENT_MOMENT_S
+    gateway: Annotated[
+        bool,
+        Flag(
+            "--gateway", help="See to it that it has a gateway: start a host of all if none runs."
+        ),
+    ] = False
 
 
 @agents.command(short_help="Start a command as an agent in a new tmux session.")
@@ -100,7 +106,8 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
 
     Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it
     ends. The command gets the environment of this one. What is said by --ready-regex,
-    --interrupt-key and the like goes into its manifest, for its gateway.
+    --interrupt-key and the like goes into its manifest, for its gateway. With --gateway, it takes
+    prompts when this returns: one process hosts the gateways of all agents.
 
     Returns once the command has run for a second (--watch). When it ends before, its exit status
     and last screen are shown, processes that it left are ended, and the exit status is 1. It is 4
@@ -114,10 +121,30 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
             session_name = canonical(request.name, hf.settings.agents.prefix)
         launch = request.launch(hf, command, session_name, leftovers=leftovers)
         agent = start_in_tmux(hf, launch, watch_s=request.watch_s)
+        if request.gateway:
+            agent = _with_gateway(hf, agent)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
     runs = f"{runs}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else runs)
+
+
+def _with_gateway(hf: Holdfast, agent: Agent) -> Agent:
+    """The record of an agent when its gateway answers. Raises Unavailable when that does not come
+    up; the agent runs all the same.
+    """
+    # Loaded here, as it brings the client of gateways.
+    from holdfast.runtime.gateway_hosting import ensure_hosted
+
+    try:
+        ensure_hosted(hf, agent.agent_id)
+    except Unavailable as error:
+        raise type(error)(
+            f"{agent.agent_name} runs in tmux session {agent.session_name}, but has no gateway: "
+            f"{error.message}",
+            **error.fields,
+        ) from None
+    return hf.agents.get(agent.agent_id)
 
 
 @agents.operation(operations.list_)
