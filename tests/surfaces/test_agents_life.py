@@ -225,6 +225,19 @@ def test_processes_that_a_dead_agent_left_are_ended(bench: AgentBench) -> None:
     without_record(bench, agent)
 
 
+def test_an_agent_that_outlives_its_tmux_server_is_stopped(bench: AgentBench) -> None:
+    script = "trap '' HUP; echo ready; while :; do sleep 600; done"
+    agent = bench.start_agent("gpu", command=("sh", "-c", script))
+    until(lambda: "ready" in bench("agents", "logs", "gpu").out)
+    os.kill(int(bench.tmux("display-message", "-p", "#{pid}")), signal.SIGKILL)
+    until(lambda: bench.tmux.sessions() == set())
+    os.kill(holder_pid(agent), 0)
+    done = json.loads(bench("agents", "stop", "gpu", "--json").out)
+    assert (done["was_running"], done["tmux_session"]) == (True, "none")
+    bench.tree_ends(agent)
+    assert listed(bench) == []
+
+
 def test_an_agent_cannot_stop_itself(bench: AgentBench) -> None:
     stop = shlex.join([*ENTRY, "agents", "stop", "gpu"])
     ran = bench("agents", "run", "gpu", "--", "sh", "-c", f"{stop}; echo lives")

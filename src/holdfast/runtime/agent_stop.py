@@ -25,6 +25,7 @@ from holdfast.kernel.errors import (
     NotFound,
     Refused,
     TargetUnknown,
+    TmuxSessionGone,
     UpstreamUnavailable,
 )
 from holdfast.kernel.holder import Holder, Liveness
@@ -79,11 +80,23 @@ class _Stop:
         self._holder = holder
         run = hf.agents.last_run(agent.agent_id)
         self._run = run if run and run.agent.generation_id == agent.generation_id else None
-        if tmux_backed(agent.identity.backend):
-            target = hf.agents.control_target(agent.agent_id)
-            if self._run is not None and self._run.own_session:
-                self._server = TmuxServer(target.manifest.tmux_server or TmuxAddress())
-                self._screen = self._server.screen(target.session_name)
+        self._in_session = tmux_backed(agent.identity.backend)
+        if self._in_session:
+            self._check_session()
+
+    def _check_session(self) -> None:
+        try:
+            target = self._hf.agents.control_target(self._agent.agent_id)
+        except TmuxSessionGone:
+            # Its tmux server was killed, and it has not ended of that. Its tree is still known by
+            # its mark.
+            if not self._holder.tree:
+                raise
+            self._in_session = False
+            return
+        if self._run is not None and self._run.own_session:
+            self._server = TmuxServer(target.manifest.tmux_server or TmuxAddress())
+            self._screen = self._server.screen(target.session_name)
 
     def run(self, grace_s: float) -> StoppedAgent:
         # While it is certain that the caller is not in there.
@@ -98,7 +111,7 @@ class _Stop:
         # Its runner removes the record, unless it was killed or never was.
         _remove_record(self._hf, self._agent)
         session: Literal["ended", "left", "none"] = "none"
-        if self._agent.session_name is not None:
+        if self._in_session:
             session = "left" if caller_inside else self._end_session()
         return _result(self._hf, self._agent, was_running=True, killed=killed, session=session)
 
