@@ -9,9 +9,10 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents.cleanup import CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
-from holdfast.domains.agents.records import TMUX_BACKED
+from holdfast.domains.agents.records import TMUX_BACKED, bare
 from holdfast.domains.agents.resolution import Resolution
 from holdfast.domains.agents.runs import AgentExit, RestartedAgent, StoppedAgent
+from holdfast.domains.gateway import AgentState
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import (
     AgentEnded,
@@ -36,6 +37,7 @@ from holdfast.kernel.limits import (
     TREE_GRACE_S,
 )
 from holdfast.kernel.store import Damage
+from holdfast.operations.agent_work import AgentWork, work_of
 from holdfast.operations.claims import claimant
 from holdfast.operations.fields import (
     AgentName,
@@ -49,6 +51,8 @@ from holdfast.operations.fields import (
     described,
 )
 from holdfast.operations.operation import Argument, Flag, Positional, Request, operation
+from holdfast.operations.questions import OpenQuestion, asker
+from holdfast.operations.questions import list_ as list_questions
 from holdfast.runtime.agent_screen import AgentScreen, last_record, screen_of
 from holdfast.runtime.connection import Holdfast
 
@@ -270,7 +274,9 @@ class Cleanup(Request, frozen=True, kw_only=True):
             help="Leave alone what expired, or was made without a record, more recently than this.",
         ),
     ] = AGENT_GRACE_S
-    dry_run: Annotated[bool, Flag("--dry-run", help="Only say what would be removed.")] = False
+    dry_run: Annotated[
+        bool, Flag("--dry-run", help="Only say what would be removed."), Argument()
+    ] = False
     tmux_check: Annotated[
         bool,
         Flag(
@@ -281,14 +287,19 @@ class Cleanup(Request, frozen=True, kw_only=True):
     ] = True
 
 
-class AgentEntry(Agent, frozen=True, kw_only=True):
-    """An agent's record. `exited` is set of one that has ended: how, as far as somebody saw it."""
+class ListedAgent(Agent, frozen=True, kw_only=True):
+    """An agent's record, and what the agent does. `exited` is set of one that has ended, and says
+    how.
+    """
 
+    work: AgentWork
     exited: AgentExit | UnsetType = UNSET
 
 
-class AgentView(AgentEntry, frozen=True, kw_only=True):
-    """An agent's record, and the state of its parts: lease, process, tmux session, gateway."""
+class AgentView(ListedAgent, frozen=True, kw_only=True):
+    """An agent's record, what the agent does, and the state of its parts: lease, process, tmux
+    session, gateway.
+    """
 
     liveness: AgentLiveness
 
@@ -303,7 +314,9 @@ class ShowAgent(AgentKey, frozen=True, kw_only=True):
 
 
 class LiveAgent(Plain, frozen=True, kw_only=True):
-    """A live agent in short. `process` is alive, dead, unknown, or none where none is recorded."""
+    """A live agent in short. `process` is alive, dead, unknown, or none where none is recorded;
+    `waiting` says what a prompt has to wait for.
+    """
 
     agent_name: str
     agent_id: str
@@ -313,6 +326,17 @@ class LiveAgent(Plain, frozen=True, kw_only=True):
     lease_expires_at: Instant
     process: str
     has_gateway: bool
+    state: AgentState
+    activity: str
+    waiting: str
+    queue_depth: int | None
+
+
+class FoundAgents(Plain, frozen=True, kw_only=True):
+    """Live agents, and the questions that wait for an operator: of all, or of the one."""
+
+    agents: list[LiveAgent]
+    questions: list[OpenQuestion]
 
 
 class Removed(Plain, frozen=True, kw_only=True):
@@ -323,29 +347,37 @@ class Removed(Plain, frozen=True, kw_only=True):
 
 
 @operation("GET /v1/agents", cli="agents list")
-def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[AgentEntry]:
-    """Agents by name; with `all`, behind them those that have ended."""
+def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[ListedAgent]:
+    """Agents by name, and what each does, as its gateway last published it; with `all`, behind them
+    those that have ended.
+    """
     found = hf.agents.list_agents(fresh=request.fresh, limit=request.limit, damaged=damaged)
-    entries = [AgentEntry(**asdict(agent)) for agent in found]
+    entries = [ListedAgent(**asdict(agent), work=work_of(hf, agent)) for agent in found]
     if not request.all:
         return entries
     known = {agent.agent_id for agent in found}
     ended = [
-        AgentEntry(**asdict(run.last_record()), exited=run.end or AgentExit())
+        _ended(run.last_record(), run.end or AgentExit())
         for run in hf.agents.last_runs()
         if run.agent.agent_id not in known
     ]
     return [*entries, *ended][: request.limit]
 
 
+def _ended(agent: Agent, exited: AgentExit) -> ListedAgent:
+    work = AgentWork(state=AgentState.EXITED, since=exited.ended_at)
+    return ListedAgent(**asdict(agent), work=work, exited=exited)
+
+
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
 def get(hf: Holdfast, request: AgentKey) -> AgentView:
-    """One agent, fresh or not, and the state of its lease, process, tmux session and gateway; of
-    one that has ended, how.
+    """One agent, fresh or not, what it does, and the state of its lease, process, tmux session and
+    gateway; of one that has ended, how.
     """
     agent, exited = last_record(hf, request.agent)
     return AgentView(
         **asdict(agent),
+        work=work_of(hf, agent),
         liveness=hf.agents.liveness(agent),
         exited=UNSET if exited is None else exited,
     )
@@ -371,17 +403,23 @@ def resolve(hf: Holdfast, request: AgentKey) -> Resolution:
 
 
 @operation(mcp="find_agents", errors=(NotFound, Ambiguous))
-def find(hf: Holdfast, request: FindAgents) -> list[LiveAgent]:
-    """The live agents in short, or the one of a name or an id."""
+def find(hf: Holdfast, request: FindAgents) -> FoundAgents:
+    """The live agents in short, or the one of a name or an id, and what they ask."""
+    questions = list_questions(hf)
     if request.name is None:
         found = hf.agents.list_agents(fresh=True, limit=request.limit, damaged=[])
     else:
         found = [hf.agents.resolve(request.name).unwrap()]
-    return [_live_agent(hf, agent) for agent in found]
+        words = {asker(request.name), bare(found[0].agent_name), found[0].agent_id}
+        questions = [one for one in questions if one.agent in words]
+    return FoundAgents(
+        agents=[_live_agent(hf, agent) for agent in found], questions=questions[: request.limit]
+    )
 
 
 def _live_agent(hf: Holdfast, agent: Agent) -> LiveAgent:
     alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
+    work = work_of(hf, agent)
     return LiveAgent(
         agent_name=agent.agent_name,
         agent_id=agent.agent_id,
@@ -391,6 +429,10 @@ def _live_agent(hf: Holdfast, agent: Agent) -> LiveAgent:
         lease_expires_at=agent.lease_expires_at,
         process="none" if alive is None else alive.value,
         has_gateway=agent.gateway is not None,
+        state=work.state,
+        activity=work.activity,
+        waiting=work.waits,
+        queue_depth=work.queue_depth,
     )
 
 
@@ -475,7 +517,9 @@ def restart(hf: Holdfast, request: RestartAgent) -> RestartedAgent:
     )
 
 
-@operation("POST /v1/upkeep/agents/cleanup", cli="agents cleanup", outside=True)
+@operation(
+    "POST /v1/upkeep/agents/cleanup", cli="agents cleanup", mcp="clean_up_agents", outside=True
+)
 def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     """Remove what agents left behind.
 
