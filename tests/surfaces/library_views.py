@@ -12,6 +12,7 @@ from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.records import shown
 from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import ReconciledMarker
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
