@@ -5,6 +5,7 @@ What it answers follows from the prompt, so that a test decides it:
 
     p-17                    the answer is `answered p-17`, and lists every such mark of the prompt
     [[tool COMMAND]]        first the model asks to run a command, and answers when it has run
+    [[ask QUESTION|A|B]]    first Claude Code's model asks its user to choose A or B
     [[hold NAME]]           the answer begins with a line `begun`, and goes on when the test calls
                             `release(NAME)`
     [[silent NAME]]         the same, with nothing before that
@@ -138,7 +139,12 @@ class _Plan(NamedTuple):
 def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
     prompt, ran = asked.turn.prompt, asked.turn.ran
     directives = _DIRECTIVE.findall(prompt)
-    commands = [value for name, value in directives if name == "tool"]
+    # A command to run; of a question, the arguments of the tool that asks it.
+    commands = [
+        value if name == "tool" else json.dumps(_question(value))
+        for name, value in directives
+        if name in ("tool", "ask")
+    ]
     hold = next((value for name, value in directives if name == "hold"), None)
     silent = next((value for name, value in directives if name == "silent"), None)
     fail = next((int(value) for name, value in directives if name == "fail"), None)
@@ -320,8 +326,17 @@ def _asked_of_gemini(request: dict[str, Any]) -> _Asked:
     return _Asked(_turn("gemini", steps), declared)
 
 
+def _question(text: str) -> dict[str, Any]:
+    question, *labels = text.split("|")
+    options = [{"label": label, "description": f"take {label}"} for label in labels]
+    one = {"question": question, "header": "Choice", "options": options, "multiSelect": False}
+    return {"questions": [one]}
+
+
 def _call(tools: list[dict[str, Any]], command: str) -> tuple[str, dict[str, Any]]:
     """The name and the arguments of a tool call that runs a command."""
+    if command.startswith('{"questions"'):
+        return "AskUserQuestion", json.loads(command)
     names = [str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools]
     name = next(one for one in _SHELLS if one in names)
     if name == "exec_command":
