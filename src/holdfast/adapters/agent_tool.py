@@ -5,14 +5,13 @@ hooks report what it does.
 import json
 import os
 import secrets
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.adapters import agent_report
 from holdfast.adapters.profiles import GENERIC
+from holdfast.adapters.tools import codex
+from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
 from holdfast.kernel.errors import InvalidValue, Unavailable
@@ -83,6 +82,8 @@ def prepare_tool(
         replace_file(folder / "token", token.encode(), private=True)
         if profile.reports == "claude":
             words = _with_claude_hooks(words, folder)
+        elif profile.reports == "codex":
+            words = codex.with_hooks(words, folder, question_timeout_s=QUESTION_TIMEOUT_S)
     except OSError as error:
         raise Unavailable(
             f"{folder} cannot be written ({error.strerror}): name another folder with "
@@ -97,12 +98,6 @@ def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:
     option = arguments[0] if arguments else ""
     given = any(word == option or word.startswith(f"{option}=") for word in command)
     return [] if given else list(arguments)
-
-
-def report_command(folder: Path, event: str) -> str:
-    """The command line of a hook that reports an event."""
-    program = os.path.abspath(agent_report.__file__)
-    return shlex.join([sys.executable, "-I", "-S", program, str(folder), event])
 
 
 def _with_claude_hooks(words: list[str], folder: Path) -> list[str]:

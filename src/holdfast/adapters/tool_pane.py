@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ from holdfast.domains.gateway.activity import (
 )
 from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, TmuxSpec
 from holdfast.domains.gateway.state import AgentState
-from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
-from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
+from holdfast.kernel.agent_adapter import QUESTION_FIRST_S, QUESTION_TIMEOUT_S
+from holdfast.kernel.agent_profile import Profile, ScreenPatterns, as_typed, check_taken
 from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
 
 _RECEIVED_WITHIN_S = 20.0
@@ -63,8 +64,11 @@ class ToolPane(TmuxAgent):
         self._patterns = _Patterns(profile.screen)
         self._reports: ReportFolder | None = None
         if spec.reports and profile.reports is not None:
-            patience_s = spec.question_timeout_s or QUESTION_TIMEOUT_S
-            self._reports = ReportFolder(Path(spec.reports), patience_s=patience_s)
+            first = profile.dialog == "after_hook"
+            patience_s = QUESTION_FIRST_S if first else QUESTION_TIMEOUT_S
+            self._reports = ReportFolder(
+                Path(spec.reports), patience_s=spec.question_timeout_s or patience_s
+            )
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
@@ -89,15 +93,16 @@ class ToolPane(TmuxAgent):
         check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
+        typed = as_typed(self._profile, prompt)
         if self._reports is None:
-            return super().deliver(prompt, instance_id)
+            return super().deliver(typed, instance_id)
         reports = self._reports
         reports.read()
         mark = reports.mark()
         reports.expect(prompt)
         try:
             try:
-                super().deliver(prompt, instance_id)
+                super().deliver(typed, instance_id)
             except UpstreamUnavailable as error:
                 # Pasted, and perhaps sent: only the tool can tell.
                 if error.fields.get("outcome") != "unknown":
@@ -190,13 +195,20 @@ class ToolPane(TmuxAgent):
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
         activity = reports.activity
-        if has_stopped(
+        if not self._profile.reports_stop and has_stopped(
             activity,
             view,
             interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
             recorded=lambda: _was_stopped(activity),
         ):
             reports.add(_stop_report(activity))
+            return
+        if self._profile.dialog == "after_hook":
+            for asked in activity.asked:
+                expires_at = asked.question.expires_at
+                over = expires_at is not None and datetime.now(UTC) > expires_at
+                if over or not reports.waits(asked):
+                    reports.void(asked)
             return
         if not activity.asked or view.box in (Box.DIALOG, Box.TRUST):
             self._no_dialog_since_s = None

@@ -20,6 +20,14 @@ PATTERN_CHARS_MAX = 500
 _NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
 """Characters with a meaning in tmux's formats or commands."""
 
+
+def _check_pattern(name: str, pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"{name} {pattern!r} is no regular expression: {error}") from None
+
+
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 Key = Literal["C-c", "C-u", "Escape", "Enter", "BSpace"]
 Reporter = Literal["claude", "codex", "gemini", "opencode"]
@@ -54,12 +62,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
                 )
             if name == "draft" and pattern is not None and "(?P<text>" not in pattern:
                 raise ValueError(f"screen.draft {pattern!r} has no group (?P<text>...)")
-            try:
-                re.compile(pattern or "")
-            except re.error as error:
-                raise ValueError(
-                    f"screen.{name} {pattern!r} is no regular expression: {error}"
-                ) from None
+            _check_pattern(f"screen.{name}", pattern)
 
 
 class Keys(Plain, frozen=True, kw_only=True):
@@ -73,10 +76,16 @@ class Taken(Plain, frozen=True, kw_only=True):
     """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
     behind white space, are commands of the tool itself; those that end with one of `unsent` are not
     sent by Enter.
+
+    Others need a space, which the tool drops: before a text that begins with one of
+    `space_before`, which is a command without it; and behind a text whose last word begins with one
+    of `mentions`, since that opens a list of files or the like, which takes the Enter.
     """
 
     commands: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
+    space_before: tuple[str, ...] = ()
+    mentions: tuple[str, ...] = ()
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
@@ -93,13 +102,18 @@ class ToolStart(Plain, frozen=True, kw_only=True):
 
 class Profile(Plain, frozen=True, kw_only=True):
     """What is known about a tool. `programs` are the names of its command. Without `reports`, only
-    the screen tells what it does. With `announces` it reports its start, before any prompt.
+    the screen tells what it does. With `announces` it reports its start, before any prompt, and
+    with `reports_stop` also that a person has stopped it. `dialog` says when its own dialog opens
+    that asks for a permission: beside the hook that reports the question, or after this hook, when
+    it has not decided.
     """
 
     name: Text
     programs: tuple[Text, ...] = ()
     reports: Reporter | None = None
     announces: bool = True
+    reports_stop: bool = False
+    dialog: Literal["beside_hook", "after_hook"] = "beside_hook"
     screen: ScreenPatterns = ScreenPatterns()
     keys: Keys = Keys()
     prompts: Taken = Taken()
@@ -140,3 +154,11 @@ def check_taken(profile: Profile, prompt: str) -> None:
             "it",
             field="prompt",
         )
+
+
+def as_typed(profile: Profile, prompt: str) -> str:
+    """A prompt with the spaces that make the tool take it as one."""
+    last = "" if prompt[-1:].isspace() else prompt.rsplit(maxsplit=1)[-1]
+    before = " " if prompt.startswith(profile.prompts.space_before) else ""
+    behind = " " if last.startswith(profile.prompts.mentions) else ""
+    return f"{before}{prompt}{behind}"

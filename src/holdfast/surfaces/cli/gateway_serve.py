@@ -16,7 +16,13 @@ from holdfast.domains.gateway.adapter import (
     spec_of,
     spec_of_manifest,
 )
-from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
+from holdfast.kernel.agent_adapter import (
+    ANSWER_TIMEOUT_S,
+    QUESTION_FIRST_S,
+    QUESTION_TIMEOUT_S,
+    QUIET_MS,
+    SETTLE_S,
+)
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
@@ -40,6 +46,7 @@ _FIELDS = {
         **{name: name for name in _TMUX},
         "interrupt_key": "interrupt",
         "settle": "settle_s",
+        "question_timeout": "question_timeout_s",
         **_TIMEOUT,
     },
     "command": {
@@ -102,6 +109,14 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
     answer_timeout: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Flag("--answer-timeout", help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]"),
+    ] = None
+    question_timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Flag(
+            "--question-timeout",
+            help="tmux: a question of the agent waits so long for an operator.  "
+            f"[{QUESTION_TIMEOUT_S:g}; {QUESTION_FIRST_S:g} if its own dialog opens after that]",
+        ),
     ] = None
 
     def given(self) -> dict[str, Any]:
