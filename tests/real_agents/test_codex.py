@@ -33,7 +33,7 @@ def test_a_prompt_is_one_paste_and_one_enter_and_its_answer_comes_back(codex: To
     assert codex.answer_to("hello p-1") == "answered p-1"
     assert codex.answer_to("and p-2\nin two lines") == "answered p-2"
     typed = without_answers_to_queries(codex.typed()[len(before) :])
-    assert typed == pasted("hello p-1", "and p-2\nin two lines").replace(b"two\n", b"two\r")
+    assert typed == pasted("hello p-1", "and p-2\nin two lines")
     assert codex.model.prompts() == ["hello p-1", "and p-2\nin two lines"]
 
 
@@ -82,7 +82,7 @@ def test_a_prompt_is_no_command_whatever_it_begins_with(codex: ToolRig, text: st
 
 def test_an_operator_allows_what_it_asks_for(codex: ToolRig) -> None:
     request = codex.prompt(f"p-6 {OUTSIDE}")
-    [question] = codex.until_state("asking")["questions"]
+    question = codex.until_asked()
     assert (question["kind"], question["subject"]) == ("permission", "Bash: touch made")
     assert not (codex.project / "made").exists()
     operator_answers(codex, question["question_id"], "allow")
@@ -92,7 +92,7 @@ def test_an_operator_allows_what_it_asks_for(codex: ToolRig) -> None:
 
 def test_an_operator_refuses_and_says_why(codex: ToolRig) -> None:
     request = codex.prompt(f"p-7 {OUTSIDE}")
-    [question] = codex.until_state("asking")["questions"]
+    question = codex.until_asked()
     operator_answers(codex, question["question_id"], "not on a Friday")
     assert codex.ended(request)["result"]["text"] == "answered p-7"
     assert "not on a Friday" in codex.model.wait_for("p-7", ran=1).last_result

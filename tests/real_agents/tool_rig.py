@@ -99,6 +99,12 @@ class ToolRig(CommandLine):
         until(there, seconds, lambda: f"{seen[-1]}\n{self.screen()}", every_s=0.1)
         return seen[-1]
 
+    def until_asked(self) -> dict[str, Any]:
+        """Wait until the agent asks one question that an operator can answer, and return it."""
+        until(lambda: self.gateway.status()["questions"], _WAIT_S, self.screen, every_s=0.1)
+        [question] = self.gateway.status()["questions"]
+        return dict(question)
+
     def prompt(self, text: str, **more: Any) -> str:
         """Hand in a prompt; return the request's id."""
         return str(self.gateway.prompt(text, **more)["request_id"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.adapters.profiles import GENERIC
-from holdfast.adapters.tools import codex
+from holdfast.adapters.tools import codex, opencode
 from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
@@ -77,6 +77,7 @@ def prepare_tool(
     if profile.reports is None:
         return ToolLaunch(words, {})
     folder, token = Path(root, REPORTS_FOLDER), secrets.token_urlsafe(24)
+    environment = {TOKEN_VARIABLE: token}
     try:
         make_private_folder(folder)
         replace_file(folder / "token", token.encode(), private=True)
@@ -84,13 +85,15 @@ def prepare_tool(
             words = _with_claude_hooks(words, folder)
         elif profile.reports == "codex":
             words = codex.with_hooks(words, folder, question_timeout_s=QUESTION_TIMEOUT_S)
+        elif profile.reports == "opencode":
+            environment |= opencode.environment_with_plugin(os.environ, folder)
     except OSError as error:
         raise Unavailable(
             f"{folder} cannot be written ({error.strerror}): name another folder with "
             "--session-root",
             outcome="none",
         ) from None
-    return ToolLaunch(words, {TOKEN_VARIABLE: token})
+    return ToolLaunch(words, environment)
 
 
 def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -48,6 +48,7 @@ from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, Upstr
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
 _WAIT_S = 0.1
+_BETWEEN_KEYS_S = 0.5
 _RETURNED_WITHIN_S = 5.0
 """How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
 _TRANSCRIPT_BYTES = 64 << 10
@@ -150,6 +151,8 @@ class ToolPane(TmuxAgent):
         activity = reports.activity
         self._interrupted = activity.prompt_id
         done = super().interrupt(instance_id)
+        if self._profile.keys.interrupt_presses > 1:
+            self._interrupt_again(instance_id)
         if activity.working and not has_draft:
             self._clear_returned(activity.prompt, instance_id)
         return done
@@ -185,6 +188,8 @@ class ToolPane(TmuxAgent):
                 return judge(None, view, announces=False)
             return super()._judge_screen(screen)
         self._reports.read()
+        if not any(line.strip() for line in screen.content[:-1]):
+            return Judgement(AgentState.STARTING, "it has not drawn its screen yet")
         self._settle(self._reports, view)
         return judge(self._reports.activity, view, announces=self._profile.announces)
 
@@ -263,6 +268,15 @@ class ToolPane(TmuxAgent):
     def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as for every pane
         return _all("1", *map(tmux_pane.lacks, self._patterns.forbidden))
 
+    def _interrupt_again(self, instance_id: str) -> None:
+        """Press the key a second time, if the tool still works."""
+        # At once, two Escapes would be another key.
+        time.sleep(_BETWEEN_KEYS_S)
+        screen, _ = self._same(instance_id)
+        if self._patterns.works_on(screen):
+            key = tmux_pane.press(screen, self._spec.interrupt)
+            self._run_guarded(screen, key, tmux_pane.is_pane(screen))
+
     def _clear_returned(self, prompt: str, instance_id: str) -> None:
         """Empty the box of a prompt that the tool has put back there when it was interrupted. A
         text of a person stays.
@@ -302,7 +316,7 @@ class _Patterns:
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
 
     def box_on(self, screen: Screen) -> Box:
-        text = "\n".join(screen.content[:-1])
+        text = "\n".join(_with_cursor(screen))
         for box, pattern in ((Box.TRUST, self._trust), (Box.DIALOG, self._dialog)):
             if pattern is not None and pattern.search(text):
                 return box
@@ -334,6 +348,14 @@ class _Patterns:
         return text in prompt or (
             placeholder is not None and placeholder.fullmatch(text) is not None
         )
+
+
+def _with_cursor(screen: Screen) -> list[str]:
+    """The lines. tmux leaves out the spaces at their ends: those before the cursor are added."""
+    lines = list(screen.content[:-1])
+    if screen.cursor_y < len(lines):
+        lines[screen.cursor_y] = lines[screen.cursor_y].ljust(screen.cursor_x)
+    return lines
 
 
 def _all(*conditions: str) -> str:

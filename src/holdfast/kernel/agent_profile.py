@@ -66,9 +66,12 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
 
 
 class Keys(Plain, frozen=True, kw_only=True):
-    """The keys of a tool: `interrupt` stops its work, and `clear` empties its input box."""
+    """The keys of a tool: `interrupt` stops its work, when it is pressed `interrupt_presses` times,
+    and `clear` empties its input box.
+    """
 
     interrupt: Literal["C-c", "Escape"] = "C-c"
+    interrupt_presses: Literal[1, 2] = 1
     clear: tuple[Key, ...] = ()
 
 
