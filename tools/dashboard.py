@@ -159,6 +159,8 @@ ROWS: dict[str, list[Panel]] = {
             [
                 (f"holdfast_gateway_up{{{_HERE}}}", "{{agent}}"),
                 (f"holdfast_gateways_unasked{{{_HERE}}}", "not asked"),
+                (f"holdfast_gateway_host{{{_HERE}}}", "hosted by {{program}}"),
+                (f"holdfast_gateways_hosted{{{_HERE}}}", "hosted: {{state}}"),
             ],
         ),
         Panel(

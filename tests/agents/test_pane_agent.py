@@ -133,9 +133,9 @@ def test_the_shell_of_an_agent_that_dies_between_paste_and_enter_does_not_run_th
     one = ready(agent)
     wait = agent._await_enter
 
-    def kill_first(screen: Screen, paste: str) -> None:
+    def kill_first(prompt: str, screen: Screen, paste: str) -> None:
         os.kill(int(one.rpartition(":")[2].partition(".")[0]), signal.SIGKILL)
-        wait(screen, paste)
+        wait(prompt, screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", kill_first)
     ran = shell.tmux.folder / "ran"

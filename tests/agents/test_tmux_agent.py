@@ -3,14 +3,16 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.adapters import tmux_agent, tmux_pane
+from holdfast.adapters import tmux as tmux_program
+from holdfast.adapters import tmux_agent, tmux_list, tmux_pane
+from holdfast.adapters.tmux import TmuxAnswer
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import AgentState
@@ -215,7 +217,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
 ) -> None:
     wait = agent._await_enter
 
-    def replace_first(screen: Screen, paste: str) -> None:
+    def replace_first(prompt: str, screen: Screen, paste: str) -> None:
         tmux(
             "respawn-pane",
             "-k",
@@ -225,7 +227,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
             str(LISTENER),
             str(tmux.folder / "next"),
         )
-        wait(screen, paste)
+        wait(prompt, screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", replace_first)
     with raises(UpstreamUnavailable, outcome="unknown"):
@@ -242,9 +244,9 @@ def test_scrolling_between_paste_and_enter_does_not_swallow_the_enter(
 ) -> None:
     wait = agent._await_enter
 
-    def scroll_first(screen: Screen, paste: str) -> None:
+    def scroll_first(prompt: str, screen: Screen, paste: str) -> None:
         tmux("copy-mode", "-t", screen.pane_id)
-        wait(screen, paste)
+        wait(prompt, screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", scroll_first)
     agent.deliver("hello", instance(agent))
@@ -609,3 +611,39 @@ def test_an_interrupt_that_was_given_up_does_not_stop_a_later_prompt(
     monkeypatch.undo()
     say(agent, "next")
     assert tmux.heard() == [b"next"]
+
+
+def test_idle_agents_share_one_look_at_their_tmux_server(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look took two tmux programs: fifty idle agents kept a third of a processor busy."""
+    asked: list[str] = []
+
+    def ask(words: Sequence[str], **how: float) -> TmuxAnswer:
+        asked.append(" ".join(words))
+        return tmux_program.ask(words, **how)
+
+    monkeypatch.setattr(tmux_pane, "ask", ask)
+    monkeypatch.setattr(tmux_list, "ask", ask)
+    agents = []
+    for name in ("one", "two"):
+        tmux.listen(name)
+        spec = TmuxSpec(session=name, socket_path=str(tmux.socket), ready_regex=r"^ready> ?$")
+        agents.append(TmuxAgent(spec, agent=name, folder=tmux.folder / name, processes=Procfs()))
+        (tmux.folder / name).mkdir()
+
+    def looks() -> list[str]:
+        asked.clear()
+        for agent in agents:
+            assert agent.inspect().instance_id is not None
+        return list(asked)
+
+    # tmux tells in whole seconds when a window was written to.
+    until(lambda: len(looks()) == 1 and "list-panes -a" in asked[0])
+    before = agents[0].inspect()
+    assert before.state is AgentState.READY
+    # What is written is seen at the next look all the same.
+    tmux("send-keys", "-t", "=one:", "-l", "draft")
+    until(lambda: agents[0].inspect().state is AgentState.WORKING)
+    tmux("kill-session", "-t", "=one")
+    assert agents[0].inspect().instance_id is None

@@ -34,7 +34,7 @@ _RUNS = (
     "network routers lock router --by run --ttl 600 --json",
 )
 _SERVERS = (
-    "serve --port 0 --json",
+    "serve --no-gateways --port 0 --json",
     "gateway serve gpu --adapter command -- cat",
 )
 

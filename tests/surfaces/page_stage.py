@@ -48,7 +48,7 @@ class PageStage(Bench):
     def serve(self) -> str:
         """Start the server, on the same port as before, and return a link for a browser."""
         self.server = self.start(
-            "serve", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL
+            "serve", "--no-gateways", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL
         )
         answer = json.loads(line(self.server))
         self.port = int(answer["url"].rpartition(":")[2])

@@ -18,7 +18,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.gateway_announcement import Announcement
 from holdfast.runtime.gateway_identity import Served
-from holdfast.surfaces.cli import server_process as process
+from holdfast.surfaces.cli import gateway_process as process
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
@@ -569,15 +569,13 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     """
 
     @contextmanager
-    def lost_at_once(
-        _: Announcement, __: Settings, *, on_lost: Callable[[str], None]
-    ) -> Iterator[None]:
+    def lost_at_once(_: Announcement, *, on_lost: Callable[[str], None]) -> Iterator[None]:
         on_lost("another gateway has taken over gpu")
         yield
 
     began: list[object] = []
     monkeypatch.setattr(process, "announced", lost_at_once)
-    monkeypatch.setattr(process, "serve", lambda *given: began.append(given))
+    monkeypatch.setattr(process, "serve_alone", lambda *given: began.append(given))
     settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
     served, spec = Served("gpu"), CommandSpec(command=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.adapters.profiles import GENERIC
-from holdfast.adapters.tools import codex, opencode
+from holdfast.adapters.tools import codex, gemini, opencode
 from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
@@ -48,7 +48,7 @@ def tool_adapter(profile: Profile, root: str) -> dict[str, Any]:
     if profile.name == GENERIC:
         return {}
     adapter = {"profile": profile.name, "interrupt": profile.keys.interrupt}
-    if profile.reports is not None:
+    if _reports(profile):
         adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
     return adapter
 
@@ -74,7 +74,7 @@ def prepare_tool(
                 field="resume",
             )
         words += [word.replace("{session}", session_id) for word in profile.launch.resume]
-    if profile.reports is None:
+    if not _reports(profile):
         return ToolLaunch(words, {})
     folder, token = Path(root, REPORTS_FOLDER), secrets.token_urlsafe(24)
     environment = {TOKEN_VARIABLE: token}
@@ -87,6 +87,8 @@ def prepare_tool(
             words = codex.with_hooks(words, folder, question_timeout_s=QUESTION_TIMEOUT_S)
         elif profile.reports == "opencode":
             environment |= opencode.environment_with_plugin(os.environ, folder)
+        elif profile.reports == "gemini":
+            environment |= gemini.environment_with_hooks(folder)
     except OSError as error:
         raise Unavailable(
             f"{folder} cannot be written ({error.strerror}): name another folder with "
@@ -94,6 +96,13 @@ def prepare_tool(
             outcome="none",
         ) from None
     return ToolLaunch(words, environment)
+
+
+def _reports(profile: Profile) -> bool:
+    """Will the tool report what it does? Gemini CLI does when its user has linked the extension."""
+    if profile.reports == "gemini":
+        return gemini.is_linked(os.environ)
+    return profile.reports is not None
 
 
 def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:

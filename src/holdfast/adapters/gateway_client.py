@@ -78,7 +78,10 @@ class GatewayClient:
                 "an address needs a token, and a token needs an address: give both or neither"
             )
         self.agent = agent
-        self._advice = f"start it with `holdfast gateway serve {agent}`"
+        self._advice = (
+            f"start it with `holdfast gateway serve {agent}`, or the gateways of all agents with "
+            "`holdfast gateway serve --all`"
+        )
         self.folder = GatewayFolder(root)
         self._token = ""
         self._timeout_s = timeout_s

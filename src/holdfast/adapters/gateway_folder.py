@@ -4,6 +4,7 @@
     token                         the bearer token, for its owner alone
     run/current-instance.json     which process serves, and where
     run/vouched.json              the instance that the last gateway vouched for in the registry
+    run/detached.json             the generation whose gateway was stopped on request
     run/agent-process.json        the process tree of a program that runs for one prompt
     run/trees/                    the FIFO of that tree
     state.json                    the last status
@@ -61,6 +62,15 @@ class Vouched(Plain, frozen=True, kw_only=True):
     instance_id: str
 
 
+class Detached(Plain, frozen=True, kw_only=True):
+    """The generation of the agent whose gateway somebody stopped. A host does not start it again
+    before the next generation, or before somebody asks.
+    """
+
+    schema_version: int = 1
+    generation_id: str
+
+
 class GatewayFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,6 +82,7 @@ class GatewayFolder:
         self.trees = self.run / "trees"
         self._instance = self.run / "current-instance.json"
         self._vouched = self.run / "vouched.json"
+        self._detached = self.run / "detached.json"
         self.state_path = root / "state.json"
 
     def prepare(self, around: Access = PRIVATE) -> None:
@@ -102,6 +113,15 @@ class GatewayFolder:
 
     def vouched(self) -> Vouched | None:
         return _read(self._vouched, Vouched)
+
+    def write_detached(self, detached: Detached) -> None:
+        _replace(self._detached, detached)
+
+    def remove_detached(self) -> None:
+        remove_file(self._detached)
+
+    def detached(self) -> Detached | None:
+        return _read(self._detached, Detached)
 
     def write_state(self, status: GatewayStatus) -> None:
         _replace(self.state_path, status)

@@ -6,8 +6,10 @@
     NAME.report          a report that is not counted yet
     reply-NAME           the FIFO in which a hook waits for the answer to its question
 
-A report counts once, in the order of the names. A counted one is removed only after what it says is
-in `activity.json`, so a gateway that is killed at any moment leaves nothing uncounted.
+A report counts once; those that are found together count in the order of their names, which begin
+with the time. A counted one is removed only after what it says is in `activity.json`, with its
+name. So a gateway that is killed at any moment leaves nothing uncounted, and nothing counts twice.
+No name is compared with an earlier one: a clock may be set back.
 """
 
 import contextlib
@@ -35,9 +37,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What is stored: the last counted report, and what all of them say."""
+    """What is stored: what the reports say, and the counted ones that may still be there."""
 
-    last: str
+    names: list[str]
     activity: Activity
 
 
@@ -51,7 +53,7 @@ class ReportFolder:
         self._mutex = threading.Condition()
         self._recent: deque[tuple[int, ToolReport]] = deque(maxlen=_KEPT)
         self._number = 0
-        self._last = ""
+        self._counted: list[str] = []
         self._activity = Activity()
         self._loaded = False
 
@@ -84,11 +86,11 @@ class ReportFolder:
             names = sorted(
                 name.removesuffix(_SUFFIX) for name in self._listed() if name.endswith(_SUFFIX)
             )
-            fresh = [name for name in names if name > self._last]
+            fresh = [name for name in names if name not in self._counted]
             for name in fresh:
                 self._count(name)
             if fresh:
-                self._last = fresh[-1]
+                self._counted = names
                 self._save()
             for name in names:
                 faults.reach("reports.remove")
@@ -181,10 +183,10 @@ class ReportFolder:
             counted = msgspec.json.decode(
                 read_file(self._folder / "activity.json", private=True), type=_Counted
             )
-            self._last, self._activity = counted.last, counted.activity
+            self._counted, self._activity = counted.names, counted.activity
 
     def _save(self) -> None:
-        data = msgspec.json.encode(_Counted(self._last, self._activity))
+        data = msgspec.json.encode(_Counted(self._counted, self._activity))
         replace_file(self._folder / "activity.json", data, private=True)
 
     def _count(self, name: str) -> None:

@@ -97,6 +97,7 @@ class TmuxAgent(Adapter):
         self._buffers = PromptBuffers(self._server, folder)
         self._started = False
         self._last: Screen | None = None
+        self._glanced: Screen | None = None
         self._calm_since_s = 0.0
         self._launched: str | None = None
         self._launched_s = 0.0
@@ -106,7 +107,8 @@ class TmuxAgent(Adapter):
             # Not before the first look: by then this process is the gateway that serves.
             self._started = True
             self._buffers.find_left()
-        screen = self._look()
+        # What is typed is checked again, with a look of its own.
+        self._glanced = screen = self._server.glance(self._spec.session, self._glanced)
         if screen is None:
             gone = f"there is no tmux session {self._spec.session} with a live pane"
             return Observation(None, detail=gone)
@@ -144,7 +146,7 @@ class TmuxAgent(Adapter):
                 outcome="none",
             )
         paste = self._paste(prompt, screen, agent)
-        self._await_enter(screen, paste)
+        self._await_enter(prompt, screen, paste)
         self._calm_since_s = time.monotonic()
         return Delivery(_Pasted(screen, instance_id))
 
@@ -336,7 +338,8 @@ class TmuxAgent(Adapter):
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
         note = f"set-option -p -t {screen.pane_id} {UNSENT} {paste}"
         put = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
-        step = f"{note} ; {put} ; {tmux_pane.enter_later(screen, paste, self._may_send(screen))}"
+        enter = tmux_pane.enter_later(screen, paste, self._may_send(prompt, screen))
+        step = f"{note} ; {put} ; {enter}"
         try:
             self._run_guarded(
                 screen, step, f"#{{&&:{tmux_pane.runs_same(screen)},{self._may_paste(screen)}}}"
@@ -353,8 +356,8 @@ class TmuxAgent(Adapter):
         """A condition under which the tmux server pastes, besides that the pane is the same."""
         return "1"
 
-    def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as above
-        """A condition under which it sends the Enter behind a paste."""
+    def _may_send(self, prompt: str, screen: Screen) -> str:  # noqa: ARG002 - as above
+        """A condition under which it sends the Enter behind the paste of a prompt."""
         return "1"
 
     def _run_guarded(self, screen: Screen, command: str, pane: str) -> None:
@@ -381,25 +384,29 @@ class TmuxAgent(Adapter):
                 outcome="none",
             )
 
-    def _await_enter(self, screen: Screen, paste: str) -> None:
+    def _await_enter(self, prompt: str, screen: Screen, paste: str) -> None:
         """Wait until tmux has sent the Enter behind a paste. A timer is lost with the client that
-        started it; then the Enter is sent now. The pane's option tells whether one was sent, so
-        there is never a second one.
+        started it; then the Enter is sent now. Raises UpstreamUnavailable when it was not sent.
         """
         with contextlib.suppress(UpstreamUnavailable):
             self._server.run("wait-for", paste, limit_s=_ENTER_WITHIN_S)
+        if not self._send_enter(prompt, screen, paste):
+            raise UpstreamUnavailable(
+                "pasted, but another program was in the pane before Enter", outcome="unknown"
+            )
+
+    def _send_enter(self, prompt: str, screen: Screen, paste: str) -> bool:
+        """Send the Enter behind a paste if it was not sent yet; False when it may not be sent. The
+        pane's option tells whether it was sent, so there is never a second one.
+        """
         still = f"if-shell -F -t {screen.pane_id} '{tmux_pane.is_unsent(paste)}' '{_REFUSAL}'"
+        enter = tmux_pane.enter_once(screen, paste, self._may_send(prompt, screen))
         try:
-            enter = tmux_pane.enter_once(screen, paste, self._may_send(screen))
-            sent = self._run_if("1", screen, f"{enter} ; {still}")
+            return self._run_if("1", screen, f"{enter} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
                 f"pasted, but it may not have been sent: {error.message}", outcome="unknown"
             ) from None
-        if not sent:
-            raise UpstreamUnavailable(
-                "pasted, but another program was in the pane before Enter", outcome="unknown"
-            )
 
     def _run_if(self, condition: str, screen: Screen, command: str) -> bool:
         """Run a tmux command if the tmux server finds the condition true. True if it ran."""

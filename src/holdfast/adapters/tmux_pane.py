@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.adapters.tmux import address_of, ask
+from holdfast.adapters.tmux_list import PaneList, recent_list
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.kernel.errors import Fenced, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
@@ -35,8 +36,17 @@ AGENT = "@holdfast_agent"
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active"),
-    *("window_active", "pane_input_off", "history_size", "history_limit", "cursor_x", "cursor_y"),
+    *(
+        "window_active",
+        "pane_input_off",
+        "pane_width",
+        "history_size",
+        "history_limit",
+        "cursor_x",
+        "cursor_y",
+    ),
     *("alternate_on", "bracket_paste_flag", "version", UNSENT, MARK, AGENT),
+    *("window_activity", "pane_width", "pane_height"),
     # The last one, since a program's name may have any character.
     "pane_current_command",
 )
@@ -76,6 +86,7 @@ class Screen(NamedTuple):
     pane_pid: int
     current: bool
     input_off: bool
+    width: int
     bracketed: bool | None
     history: int
     history_limit: int
@@ -93,6 +104,12 @@ class Screen(NamedTuple):
     """The lines, then the position of the cursor and of the history. While this stays the same,
     nothing was written.
     """
+    facts: str = ""
+    """All of the above but the lines, as tmux wrote it."""
+    settled: bool = False
+    """Was it read in a later second than anything that was written to the window? Then the lines
+    are the same as long as the facts are.
+    """
 
     @property
     def last_line(self) -> str:
@@ -106,6 +123,7 @@ class TmuxServer:
     def __init__(self, address: TmuxAddress, *, limit_s: float = TMUX_ANSWER_S) -> None:
         self._address = address_of(address)
         self._limit_s = limit_s
+        self._seen_list: PaneList | None = None
 
     def run(self, *words: str, limit_s: float | None = None) -> list[str]:
         """Run a tmux command, and return the lines that it prints.
@@ -130,6 +148,7 @@ class TmuxServer:
         UpstreamUnavailable when tmux does not answer in time: the pane may or may not be there.
         """
         try:
+            looked_s = int(time.time())
             lines = self.run("list-panes", "-s", "-t", f"={session}:", "-F", _FORMAT)
             panes = [line.split("|", len(_FIELDS) - 1) for line in lines]
             found = [
@@ -157,6 +176,7 @@ class TmuxServer:
             pane_pid=int(pane["pane_pid"]),
             current=pane["pane_active"] == "1" and pane["window_active"] == "1",
             input_off=pane["pane_input_off"] == "1",
+            width=int(pane["pane_width"]),
             bracketed={"0": False, "1": True}.get(pane["bracket_paste_flag"]),
             history=int(pane["history_size"]),
             history_limit=int(pane["history_limit"]),
@@ -169,7 +189,21 @@ class TmuxServer:
             agent=pane[AGENT],
             version=pane["version"],
             content=(*content, place),
+            facts=lines[panes.index(list(pane.values()))],
+            settled=looked_s > int(pane["window_activity"]),
         )
+
+    def glance(self, session: str, last: Screen | None) -> Screen | None:
+        """As `screen`, but it may be a quarter of a second old, and mostly it costs a part of one
+        tmux command: one list of all panes is shared by all gateways of this process, and the
+        screen is read only when something was written since `last`.
+        """
+        if last is None or not last.settled:
+            return self.screen(session)
+        self._seen_list = listed = recent_list(
+            self._address, _FORMAT, unlike=self._seen_list, limit_s=self._limit_s
+        )
+        return last if last.facts in listed.panes_of(session) else self.screen(session)
 
     def text_since(self, before: Screen, after: Screen) -> str:
         """The text written since `before`: from its cursor line on, as far as tmux keeps it. For a

@@ -6,8 +6,9 @@ has received exactly this prompt, and as answered when it reports the end of tha
 
 Between the look at the screen and the paste, a person may begin to type, or a dialog may open. So
 the tmux server checks again in the step that pastes: the cursor is still at the beginning of the
-box. And in the step that sends Enter: the tool does not work, and shows no dialog. What a person
-types in the moment between these, the tool's own hook notices (`agent_report.py`).
+box. And in the step that sends Enter: the tool does not work, shows no dialog, and the box begins
+with the prompt. What a person types behind it at that moment, the tool's own hook notices
+(`agent_report.py`).
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
+from holdfast.adapters.tools.gemini import was_cancelled
 from holdfast.domains.gateway.activity import (
     Activity,
     Box,
@@ -49,8 +51,13 @@ _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
 _WAIT_S = 0.1
 _BETWEEN_KEYS_S = 0.5
+_SHOWN_WITHIN_S = 5.0
+"""How long a tool may take to draw a paste."""
+_ASCII = re.compile("[ -~]*")
 _RETURNED_WITHIN_S = 5.0
 """How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
+_LOOK_COUNTS_S = 1.5
+"""A look says no more than that of the time before it."""
 _TRANSCRIPT_BYTES = 64 << 10
 _STOPPED_MARK = b"[Request interrupted by user"
 """What Claude Code writes into its transcript when a person stops it."""
@@ -73,6 +80,7 @@ class ToolPane(TmuxAgent):
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
+        self._rest = _Rest()
         self._interrupted: str | None = None
         """The turn that this gateway has interrupted, by the id of its prompt."""
 
@@ -112,6 +120,7 @@ class ToolPane(TmuxAgent):
         finally:
             reports.expect(None)
         if reception is Reception.EXACT and report is not None:
+            self._rest.end()
             return Delivery((mark, report))
         raise _not_delivered(reception, prompt, report)
 
@@ -126,8 +135,7 @@ class ToolPane(TmuxAgent):
             with contextlib.suppress(UpstreamUnavailable):
                 self._check_stopped()
             reports.read()
-            later = [one for one in reports.since(mark) if one.name > received.name]
-            end = end_of(received.prompt_id, later)
+            end = end_of(received.prompt_id, _after(received, reports.since(mark)))
             if end is not None:
                 return _answer(end, facts)
             if self._is_gone():
@@ -194,8 +202,9 @@ class ToolPane(TmuxAgent):
         return judge(self._reports.activity, view, announces=self._profile.announces)
 
     def _view(self, screen: Screen) -> ScreenView:
-        box = self._patterns.box_on(screen)
-        return ScreenView(box, self._patterns.works_on(screen), self._still_s())
+        box, working = self._patterns.box_on(screen), self._patterns.works_on(screen)
+        view = ScreenView(box, working, self._still_s())
+        return view._replace(rest_s=self._rest.after(view))
 
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
@@ -204,7 +213,7 @@ class ToolPane(TmuxAgent):
             activity,
             view,
             interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
-            recorded=lambda: _was_stopped(activity),
+            recorded=lambda: _was_stopped(activity) or was_cancelled(activity.transcript),
         ):
             reports.add(_stop_report(activity))
             return
@@ -265,8 +274,41 @@ class ToolPane(TmuxAgent):
             *map(tmux_pane.lacks, self._patterns.forbidden),
         )
 
-    def _may_send(self, screen: Screen) -> str:  # noqa: ARG002 - as for every pane
-        return _all("1", *map(tmux_pane.lacks, self._patterns.forbidden))
+    def _may_send(self, prompt: str, screen: Screen) -> str:
+        """The tool does not work, shows no dialog, and its box begins with the prompt: what a
+        person typed before it would make a command of it.
+        """
+        lacking = map(tmux_pane.lacks, self._patterns.forbidden)
+        return _all("1", *lacking, self._begins_with(prompt, screen))
+
+    def _begins_with(self, prompt: str, screen: Screen) -> str:
+        sign, placeholder = self._profile.screen.sign, self._profile.screen.placeholder
+        # Tools show a tab as they like.
+        first = re.split("[\n\t]", prompt, maxsplit=1)[0].rstrip()
+        if sign is None or not first.strip():
+            return "1"
+        # Without what has a meaning in a pattern or in tmux, and shorter than a line of any box.
+        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 4])  # type: ignore[index]
+        shown = tmux_pane.shows(f"^{sign}{plain}")
+        if placeholder is None:
+            return shown
+        return f"#{{||:{shown},{tmux_pane.shows(f'^{sign}{placeholder}')}}}"
+
+    def _await_enter(self, prompt: str, screen: Screen, paste: str) -> None:
+        """As for every pane; but a busy tool draws the paste late, and before that no Enter is
+        sent. When its box never begins with the prompt, the Enter is given up for ever.
+        """
+        with contextlib.suppress(UpstreamUnavailable):
+            super()._await_enter(prompt, screen, paste)
+            return
+        end_s = time.monotonic() + _SHOWN_WITHIN_S
+        while not self._send_enter(prompt, screen, paste):
+            if time.monotonic() > end_s:
+                unset = f"set-option -pu -t {screen.pane_id} {tmux_pane.UNSENT}"
+                if self._run_if(tmux_pane.is_unsent(paste), screen, unset):
+                    raise _mixed()
+                return
+            time.sleep(_WAIT_S)
 
     def _interrupt_again(self, instance_id: str) -> None:
         """Press the key a second time, if the tool still works."""
@@ -296,6 +338,30 @@ class ToolPane(TmuxAgent):
                         pressed = tmux_pane.press(screen, key)
                         self._run_guarded(screen, pressed, tmux_pane.is_pane(screen))
                 time.sleep(_WAIT_S)
+
+
+class _Rest:
+    """For how long a tool was at rest on each look. What a person opens before its box counts for
+    nothing: it hides whether the tool works.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s = time.monotonic()
+        self._rest_s = 0.0
+
+    def after(self, view: ScreenView) -> float:
+        """The seconds with one more look."""
+        now_s = time.monotonic()
+        passed_s, self._seen_s = now_s - self._seen_s, now_s
+        if view.at_rest:
+            self._rest_s += min(passed_s, _LOOK_COUNTS_S)
+        elif view.box is not Box.NONE or view.working:
+            self._rest_s = 0.0
+        return self._rest_s
+
+    def end(self) -> None:
+        """It begins to work."""
+        self._rest_s = 0.0
 
 
 class _Patterns:
@@ -366,6 +432,11 @@ def _all(*conditions: str) -> str:
     return whole
 
 
+def _after(received: ToolReport, reports: list[ToolReport]) -> list[ToolReport]:
+    """The reports behind that one; all of them when so many have come that it is gone."""
+    return reports[reports.index(received) + 1 :] if received in reports else reports
+
+
 def _not_delivered(
     reception: Reception, prompt: str, report: ToolReport | None
 ) -> UpstreamUnavailable:
@@ -376,14 +447,18 @@ def _not_delivered(
             outcome="unknown",
         )
     if reception is Reception.REFUSED:
-        return Altered(
-            "it was mixed with what somebody typed at that moment, and was not sent: the text is "
-            "in the agent's input box",
-            outcome="none",
-        )
+        return _mixed()
     return NotReceived(
         f"the agent did not report it within {_RECEIVED_WITHIN_S:g} s: look at its terminal",
         outcome="unknown",
+    )
+
+
+def _mixed() -> Altered:
+    return Altered(
+        "it was mixed with what somebody typed at that moment, and was not sent: the text is in "
+        "the agent's input box",
+        outcome="none",
     )
 
 
@@ -394,7 +469,7 @@ def _answer(end: ToolReport, facts: dict[str, Any]) -> Answer:
         case ReportKind.FAILED:
             return Answer(code="agent_failed", detail=end.text, facts=facts)
         case ReportKind.STOPPED:
-            detail = "a person stopped it in the agent's terminal"
+            detail = "it was stopped in the agent's terminal, and its tool reported no answer"
             return Answer(code="interrupted", detail=detail, facts=facts)
     detail = "it was received, and the agent began another conversation or ended"
     return Answer(code="agent_gone", detail=detail, facts=facts)

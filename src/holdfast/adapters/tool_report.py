@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.adapters.agent_report import comparable
+from holdfast.adapters.tools.gemini import was_cancelled
 from holdfast.domains.gateway.activity import ReportKind, ToolReport
 from holdfast.domains.gateway.state import ALLOW, DENY, Choice, Question
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, QUESTION_CHARS
@@ -57,6 +58,8 @@ def report_in(
             asked_at = datetime.fromtimestamp(int(stamp) / 1e9, UTC)
             question = question_of(name, tool, arguments, asked_at, patience_s)
             return report._replace(question=question, reply_to=reply_to)
+        case ReportKind.ENDED if "prompt_response" in document and was_cancelled(report.transcript):
+            return report._replace(kind=ReportKind.STOPPED)
         case ReportKind.ENDED:
             text = _text(document, "last_assistant_message", "prompt_response") or ""
             return report._replace(text=text[-ANSWER_CHARS_MAX:])

@@ -15,10 +15,12 @@ from holdfast.kernel.agent_adapter import Text
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.names import check_id
+from holdfast.kernel.text import clipped
 
 PATTERN_CHARS_MAX = 500
 _NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
 """Characters with a meaning in tmux's formats or commands."""
+_FOR_TMUX = ("dialog", "working", "sign", "placeholder")
 
 
 def _check_pattern(name: str, pattern: str | None) -> None:
@@ -40,9 +42,11 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
     is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
-    folder. `working` matches what is on the screen only while the tool works. `dialog` and
-    `working` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
-    `placeholder` matches what a box shows in place of a long paste.
+    folder. `working` matches what is on the screen only while the tool works. `sign` matches what
+    stands before the first line of a text in the box, and `placeholder` what the box shows in place
+    of a long paste.
+
+    `_FOR_TMUX` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
 
     box: Pattern | None = None
@@ -50,12 +54,13 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    sign: Pattern | None = None
     placeholder: Pattern | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             pattern = getattr(self, name)
-            if name in ("dialog", "working") and set(pattern or "") & _NOT_IN_TMUX:
+            if name in _FOR_TMUX and set(pattern or "") & _NOT_IN_TMUX:
                 raise ValueError(
                     f"screen.{name} {pattern!r} has one of {' '.join(sorted(_NOT_IN_TMUX))}: "
                     "write a dot instead"
@@ -78,7 +83,7 @@ class Keys(Plain, frozen=True, kw_only=True):
 class Taken(Plain, frozen=True, kw_only=True):
     """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
     behind white space, are commands of the tool itself; those that end with one of `unsent` are not
-    sent by Enter.
+    sent by Enter; and a word that begins with one of `replaced` is replaced by the tool.
 
     Others need a space, which the tool drops: before a text that begins with one of
     `space_before`, which is a command without it; and behind a text whose last word begins with one
@@ -87,6 +92,7 @@ class Taken(Plain, frozen=True, kw_only=True):
 
     commands: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
     space_before: tuple[str, ...] = ()
     mentions: tuple[str, ...] = ()
 
@@ -155,6 +161,14 @@ def check_taken(profile: Profile, prompt: str) -> None:
         raise InvalidValue(
             f"{profile.name} does not send a prompt that ends with {ending}: put something behind "
             "it",
+            field="prompt",
+        )
+    replaced = profile.prompts.replaced
+    word = next((one for one in text.split() if replaced and one.startswith(replaced)), None)
+    if word is not None:
+        raise InvalidValue(
+            f"{profile.name} would put something else, such as the content of a file, in the place "
+            f"of {clipped(word)}: write it without its first character",
             field="prompt",
         )
 

@@ -175,6 +175,12 @@ GATEWAY_ANNOUNCE_EVERY_S = 60.0  # how often it checks its agent's record, besid
 GATEWAY_LEASE_S = 30.0  # how long an unknown gateway counts; it renews at a third of it
 GATEWAY_STOP_S = 10.0  # how long a stopping gateway waits for the running request
 GATEWAY_WAIT_MAX_S = 25.0  # longest that one HTTP request waits for the end of a request
+HOSTING_LOOK_EVERY_S = 1.0  # how often a host of gateways compares itself with the registry
+HOSTING_RETRY_MAX_S = 10.0  # longest pause before a gateway that did not start is tried again
+HOSTING_START_S = 20.0  # for a host to start, and to serve the gateway that was asked for
+HOSTING_STOP_S = 20.0  # for all gateways of a stopping host, which stop at the same time
+HOSTING_LOG_BYTES_MAX = 4 << 20  # log of a host before it is moved aside; one older file is kept
+HOSTING_LOG_TAIL_LINES = 12  # of its log, in the error that says why it did not start
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20  # events.jsonl before it is rotated; one older file is kept
 
 QUESTION_CHARS = 200  # of a question and its answer, in the journal and in lists

@@ -115,6 +115,24 @@ def sweep(made_before: float) -> None:
             remove(one)
 
 
+def move_out(pid: int) -> None:
+    """Move a process out of the groups of all trees, into the group around them. Without cgroup v2,
+    or without the permission, it stays where it is.
+    """
+    own = _own()
+    if own is None:
+        return
+    parts = own.split("/")
+    first = next((at for at, name in enumerate(parts) if name.startswith(_PREFIX)), None)
+    if first is None:
+        return
+    try:
+        with open("/".join([*parts[:first], "cgroup.procs"]), "wb", buffering=0) as file:
+            file.write(b"%d" % pid)
+    except OSError:
+        return
+
+
 def _make(folder: str | None) -> int | None:
     try:
         if folder is None:

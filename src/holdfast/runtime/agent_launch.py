@@ -152,3 +152,8 @@ class Launch:
     def clear_away(self) -> None:
         """Remove the folder, if it is one of its own making; one that the user named stays."""
         self._folders.remove(self.root, self.agent_id, self.generation_id)
+
+
+def is_reserved(agent: Agent) -> bool:
+    """Is it about to be started, so that its record names no process yet?"""
+    return agent.holder is None and agent.lease_s == AGENT_RESERVED_S

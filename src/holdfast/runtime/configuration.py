@@ -312,3 +312,14 @@ def gateways_folder(settings: Settings) -> Path:
         return user_path(settings.gateway_root).absolute()
     url = store_url(settings)
     return url.gateways_folder() or state_folder(os.environ) / "gateways" / url.state_name()
+
+
+def hosting_root(settings: Settings) -> Path:
+    """The folder of the process that hosts the gateways of a namespace, for this user alone: also
+    where a group shares the store, each user's gateways have a host of their own.
+    """
+    from hashlib import sha256
+
+    gateways = gateways_folder(settings) / settings.namespace
+    name = sha256(bytes(gateways)).hexdigest()[:12]
+    return state_folder(os.environ) / "gateway-hosts" / name

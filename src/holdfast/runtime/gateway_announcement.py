@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from holdfast.adapters.gateway_client import GatewayClient
@@ -44,8 +44,9 @@ class Announcement:
     `by_manifest` says that the agent's manifest named it. When a generation with another adapter
     takes the id, the gateway must end: it no longer reaches the agent. `seen` returns the instance
     of the agent that is there, if any; `belong` records the queue's owner; `bind` sets the process
-    that the gateway may type to; `adapt` applies the user's options to a manifest. Without a
-    record, or while the store does not answer, the gateway serves all the same, and that is logged.
+    that the gateway may type to; `adapt` applies the user's options to a manifest; `connect` opens
+    the registry, or lends a connection that many gateways share. Without a record, or while the
+    store does not answer, the gateway serves all the same, and that is logged.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Announcement:
         belong: Callable[[str], None],
         bind: Callable[[Holder | None], None] = lambda _: None,
         adapt: Adapt = lambda spec: spec,
+        connect: Callable[[], AbstractContextManager[Holdfast]] | None = None,
     ) -> None:
         self._agent = agent
+        self.connect = connect or (lambda: connected(settings, create=False))
         self._settings = settings
         self._gateway = gateway
         self._folder = folder
@@ -77,6 +80,11 @@ class Announcement:
         self._warned = ""
         self._last_generation = ""
         self._ours: str | None = None
+
+    @property
+    def generation_id(self) -> str | None:
+        """The generation that was last found to be served by this gateway."""
+        return self._ours
 
     def step(self, hf: Holdfast) -> float:
         """Bring the record up to date, and return the seconds until the next step. Raises Held when
@@ -119,7 +127,7 @@ class Announcement:
         if self._agent_id is None:
             return
         try:
-            with connected(self._settings, create=False) as hf, suppress(NotFound, LeaseLost):
+            with self.connect() as hf, suppress(NotFound, LeaseLost):
                 record = hf.agents.get(self._agent_id)
                 if record.gateway == self._gateway:
                     hf.agents.attach_gateway(record.agent_id, record.generation_id, None)
@@ -222,15 +230,13 @@ class Announcement:
 
 
 @contextmanager
-def announced(
-    announcement: Announcement, settings: Settings, *, on_lost: Callable[[str], None]
-) -> Iterator[None]:
+def announced(announcement: Announcement, *, on_lost: Callable[[str], None]) -> Iterator[None]:
     """For the time of a block, the agent's record says where its gateway listens, and the agent's
     lease is renewed while the agent is seen. Raises Held when another gateway serves the agent, or
     this one does not reach it. If that happens later, `on_lost` is called with the reason.
     """
     try:
-        with connected(settings, create=False) as hf:
+        with announcement.connect() as hf:
             announcement.begin(hf)
     except Held:
         raise
@@ -241,7 +247,7 @@ def announced(
     def run() -> None:
         while not ending.is_set():
             try:
-                with connected(settings, create=False) as hf:
+                with announcement.connect() as hf:
                     _follow(announcement, hf, ending, stop_fd)
             except Held as error:
                 on_lost(error.message)

@@ -30,13 +30,15 @@ class GatewayParts(NamedTuple):
     worker: DeliveryWorker
     folder: GatewayFolder
     store: Store
+    shares_store: bool = False
 
     def close(self) -> None:
         """Stop serving and release everything. Accepted requests wait for the next gateway."""
         self.worker.stop()
         self.gateway.adapter.close()
         self.gateway.detach()
-        self.store.close()
+        if not self.shares_store:
+            self.store.close()
 
 
 def open_gateway(
@@ -47,24 +49,30 @@ def open_gateway(
     owner: str | None = None,
     process: Callable[[], Holder | None] = lambda: None,
     depth_max: int = QUEUE_DEPTH_MAX,
+    shared: Store | None = None,
     on_lost: Callable[[], None],
 ) -> GatewayParts:
     """Wire the gateway of an agent, attach it, and check the agent. The worker is not started.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with
-    PostgreSQL it lives there. `owner` is the agent that the queue belongs to, if known. `process`
-    returns the process in the agent's record: the gateway types to no other one. Raises Held while
-    another gateway serves the agent, by this name or another, and when the queue belongs to another
-    agent; InvalidName and InvalidValue.
+    PostgreSQL it lives there, and `shared` is the connection to it, if the caller has one: many
+    gateways in one process need no connections of their own. `owner` is the agent that the queue
+    belongs to, if known. `process` returns the process in the agent's record: the gateway types to
+    no other one. Raises Held while another gateway serves the agent, by this name or another, and
+    when the queue belongs to another agent; InvalidName and InvalidValue.
     """
     folder = GatewayFolder(gateway_root(settings, agent))
     processes = Procfs(host_id=settings.host_id)
     # Beside the note of the tree: the next gateway finds both, whichever store it uses.
     processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
     folder.prepare(_around(settings))
-    shared = StoreUrl(settings.store or "")
-    url = f"sqlite:{folder.queue}" if shared.embedded else shared.text
-    store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
+    configured = StoreUrl(settings.store or "")
+    shares_store = shared is not None and not configured.embedded
+    if shared is not None and not configured.embedded:
+        store = shared
+    else:
+        url = f"sqlite:{folder.queue}" if configured.embedded else configured.text
+        store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
     processes.watch_boots(store.boot_in_use)
     try:
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
@@ -79,9 +87,11 @@ def open_gateway(
             gateway.detach()
             raise
     except BaseException:
-        store.close()
+        if not shares_store:
+            store.close()
         raise
-    return GatewayParts(gateway, DeliveryWorker(gateway, on_lost=on_lost), folder, store)
+    worker = DeliveryWorker(gateway, on_lost=on_lost)
+    return GatewayParts(gateway, worker, folder, store, shares_store)
 
 
 def _around(settings: Settings) -> Access:

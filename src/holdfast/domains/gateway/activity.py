@@ -12,7 +12,9 @@ from typing import NamedTuple
 from holdfast.domains.gateway.state import AgentState, Question
 
 _STOPPED_AFTER_S = 10.0
-"""A tool that shows its input box for so long, and reports no end, was stopped by a person."""
+"""A tool that shows its input box for so long, does not work, and reports no end, was stopped by a
+person.
+"""
 _INTERRUPTED_AFTER_S = 1.0
 """The same, when the gateway itself has just pressed the key that stops it."""
 _STRANGE_AFTER_S = 2.0
@@ -131,11 +133,20 @@ class Box(enum.StrEnum):
 
 
 class ScreenView(NamedTuple):
-    """A tool's screen, as its profile reads it. `still_s`: for how long it has not changed."""
+    """A tool's screen, as its profile reads it. `still_s`: for how long it has not changed.
+    `rest_s`: for how long its input box was there on each look, and the tool did not work. A person
+    may have typed meanwhile.
+    """
 
     box: Box
     working: bool
     still_s: float
+    rest_s: float = 0.0
+
+    @property
+    def at_rest(self) -> bool:
+        """Does it show its box, and does it not work?"""
+        return self.box in (Box.EMPTY, Box.DRAFT) and not self.working
 
 
 class Judgement(NamedTuple):
@@ -181,11 +192,10 @@ def has_stopped(
     """Does the screen show that a turn is over of which no end was reported? `interrupted`: the
     gateway has interrupted this turn. `recorded` tells whether the tool's own record says so.
     """
-    at_rest = view.box in (Box.EMPTY, Box.DRAFT) and not view.working
-    if not activity.working or not at_rest:
+    if not activity.working or not view.at_rest:
         return False
     after_s = _INTERRUPTED_AFTER_S if interrupted else _STOPPED_AFTER_S
-    return view.still_s >= after_s or recorded()
+    return view.rest_s >= after_s or recorded()
 
 
 def answered_on_screen(view: ScreenView, since_s: float) -> bool:

@@ -20,6 +20,7 @@ from holdfast.kernel.text import counted
 from holdfast.runtime.configuration import gateway_root, server_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
+from holdfast.runtime.gateway_hosting import host_of
 from holdfast.runtime.metrics.families import GatewayReading
 from holdfast.runtime.metrics.sources import asked_gateways
 
@@ -124,10 +125,28 @@ def gateways(hf: Holdfast) -> list[Finding]:
     names = hf.gateways()
     readings = asked_gateways(hf, names[:METRICS_GATEWAYS_MAX])
     found = [finding for reading in readings if (finding := _gateway(hf, reading)) is not None]
+    found += _unserved(hf)
     up = sum(reading.up for reading in readings)
     stopped = counted(len(names) - up, "is", "are")
     also = f", {stopped} stopped with nothing to do" if len(names) > up else ""
-    return found or [ok(counted(up, "answers", "answer") + also)]
+    who = host_of(hf)
+    hosts = ""
+    if who is not None:
+        hosts = f"; process {who.process.pid} hosts those of all agents (`{who.program}`)"
+    return found or [ok(counted(up, "answers", "answer") + also + hosts)]
+
+
+def _unserved(hf: Holdfast) -> list[Finding]:
+    """The gateways that the host could not start."""
+    who = host_of(hf)
+    if who is None:
+        return []
+    says = f"the host of gateways, process {who.process.pid}, does not serve"
+    return [
+        warn(f"{says} {one.agent}: {one.detail}", "correct that: it tries again")
+        for one in who.gateways
+        if one.state == "failed"
+    ]
 
 
 def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:

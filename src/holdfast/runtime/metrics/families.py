@@ -4,6 +4,7 @@ docs/operations.md lists them, and ops/dashboard.json draws them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import GaugeMetricFamily
 
+    from holdfast.adapters.hosting_folder import HostingRecord
     from holdfast.domains.gateway import GatewayStatus
 
 COUNTED = {
@@ -77,7 +79,9 @@ class GatewayReading(NamedTuple):
     status: GatewayStatus | None
 
 
-def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> Iterator[Metric]:
+def of_gateways(
+    readings: Sequence[GatewayReading], unasked: int, hosting: HostingRecord | None
+) -> Iterator[Metric]:
     yield gauges(
         "holdfast_gateway_up",
         "Whether the gateway of an agent answers.",
@@ -110,6 +114,20 @@ def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> Iterator[Me
     )
     yield gauge(
         "holdfast_gateways_unasked", "Gateways that were not asked, as there are too many.", unasked
+    )
+    programs = [] if hosting is None else [([hosting.program], 1.0)]
+    yield gauges(
+        "holdfast_gateway_host",
+        "The program that hosts the gateways of all agents of this machine.",
+        ["program"],
+        programs,
+    )
+    states = Counter(() if hosting is None else (one.state for one in hosting.gateways))
+    yield gauges(
+        "holdfast_gateways_hosted",
+        "Gateways of that host, by state.",
+        ["state"],
+        (([state], float(number)) for state, number in sorted(states.items())),
     )
 
 

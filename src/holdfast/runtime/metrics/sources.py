@@ -28,6 +28,7 @@ from holdfast.kernel.text import installing
 from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.gateway_hosting import host_of
 from holdfast.runtime.metrics import families
 from holdfast.stores.durations import measured
 
@@ -143,7 +144,8 @@ class Metrics:
     def _gateways(self) -> Iterator[Metric]:
         names = self._hf.gateways()
         readings = asked_gateways(self._hf, names[:METRICS_GATEWAYS_MAX])
-        return families.of_gateways(readings, max(len(names) - METRICS_GATEWAYS_MAX, 0))
+        unasked = max(len(names) - METRICS_GATEWAYS_MAX, 0)
+        return families.of_gateways(readings, unasked, host_of(self._hf))
 
     def _journal(self) -> Iterator[Metric]:
         hf, lags = self._hf, {}

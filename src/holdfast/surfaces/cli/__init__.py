@@ -13,6 +13,6 @@ agents.py  doctor.py  gateway.py  holds.py  jobs.py  locks.py  log.py  mcp.py  m
     network.py  serve.py  store.py  swap.py  token.py  tour/  workflows.py    an area each
 agent_run.py, job_run.py, lock_run.py, workflow_run.py
                   `run` of an area, loaded without the rest of the area
-gateway_serve.py, server_process.py, job_watch.py, lock_text.py
-                  further parts of an area
+gateway_serve.py, gateway_process.py, gateway_host_process.py, server_process.py, job_watch.py,
+    lock_text.py  further parts of an area
 """

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 from msgspec import Meta
 from msgspec.structs import asdict
 
@@ -133,7 +134,13 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", required=False)
+@click.option(
+    "--all",
+    "all_agents",
+    is_flag=True,
+    help="Serve every live agent of this machine, also those that appear later.",
+)
 @click.option(
     "--adapter",
     "kind",
@@ -181,7 +188,8 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
 @click.argument("command", metavar="[-- COMMAND [ARGUMENT]...]", nargs=-1)
 @store_options
 def serve(
-    agent: str,
+    agent: str | None,
+    all_agents: bool,
     request: TmuxSettings,
     kind: str | None,
     manifest: Path | None,
@@ -196,12 +204,22 @@ def serve(
 ) -> None:
     """Put a gateway in front of an agent, until Ctrl-C, SIGTERM or `detach`.
 
+    \b
+        holdfast gateway serve gpu
+        holdfast gateway serve --all
+
     It prints its address when it is ready, and writes it into the agent's record. A live agent's
     manifest says how it is reached; options override what it says. For another agent, say it with
     --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
     from holdfast.runtime.gateway_identity import document_in, resolve_served
 
+    if all_agents:
+        _refuse_all_but(("all_agents", "log_json"))
+        _serve_all(log_json=log_json)
+        return
+    if agent is None:
+        raise click.UsageError("name an AGENT, or say --all for every agent of this machine")
     if kind is not None and manifest is not None:
         raise InvalidValue(
             "--adapter and --manifest both say how the agent is reached: give one of them"
@@ -222,7 +240,7 @@ def serve(
     assert reach is not None
     # Loaded here, so that no other command loads a server.
     with server_libraries():
-        from holdfast.surfaces.cli.server_process import serve_gateway
+        from holdfast.surfaces.cli.gateway_process import serve_gateway
     if log_json:
         log_json_lines()
     if kind is None and given:
@@ -244,6 +262,28 @@ def serve(
         more_hosts=more_hosts,
         depth_max=queue_max,
     )
+
+
+def _serve_all(*, log_json: bool) -> None:
+    with server_libraries():
+        from holdfast.surfaces.cli.gateway_host_process import serve_all
+    if log_json:
+        log_json_lines()
+    serve_all(settings_here())
+
+
+def _refuse_all_but(allowed: tuple[str, ...]) -> None:
+    """Raise InvalidValue for what was given beside --all: it is about one agent."""
+    context = click.get_current_context()
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is ParameterSource.COMMANDLINE:
+            what = "AGENT" if name == "agent" else _option(name)
+            raise InvalidValue(
+                f"--all serves every agent as its manifest says, and {what} is about one: leave "
+                "one of both out",
+                field=name,
+            )
 
 
 def _spec(kind: str, given: dict[str, Any]) -> AdapterSpec:

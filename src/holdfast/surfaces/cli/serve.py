@@ -14,7 +14,7 @@ from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import server_root
 from holdfast.surfaces.cli.connection import connected, settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
-from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.output import answer, remark
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -55,6 +55,12 @@ def check_host(host: str, *, expose: bool) -> None:
         )
 
 
+def warn_if_exposed(host: str) -> None:
+    """Say so when other machines reach the server."""
+    if host not in LOOPBACK:
+        remark("it is served beyond this machine, without TLS: put a proxy with TLS in front of it")
+
+
 @contextmanager
 def server_libraries() -> Iterator[None]:
     """For the import of a server. Raises Unavailable when a library is not installed."""
@@ -81,6 +87,11 @@ def server_libraries() -> Iterator[None]:
 @click.option(
     "--link", is_flag=True, help="Print a new one-time link to the running server, and exit."
 )
+@click.option(
+    "--no-gateways",
+    is_flag=True,
+    help="Leave the gateways of this machine's agents to another process.",
+)
 @log_json_option
 @click.option("--json", "as_json", is_flag=True, help="Say where it is served as JSON.")
 @store_options
@@ -90,6 +101,7 @@ def serve(
     more_hosts: tuple[str, ...],
     expose: bool,
     link: bool,
+    no_gateways: bool,
     log_json: bool,
     as_json: bool,
 ) -> None:
@@ -102,6 +114,8 @@ def serve(
     Every request needs the bearer token, which is made on first start in a file that only its owner
     reads; a browser gets in once, by the link that is printed. It has no TLS: to serve beyond this
     machine, put a proxy with TLS in front of it.
+
+    It also hosts the gateways of this machine's agents, as `holdfast gateway serve --all` does.
     """
     if link:
         settings = settings_here()
@@ -115,6 +129,13 @@ def serve(
     if log_json:
         log_json_lines()
     # Before the store is opened: it opens files for each thread.
-    allow_descriptors()
+    allow_descriptors(gateways=not no_gateways)
     with connected() as hf:
-        serve_store(hf, host=host, port=port, more_hosts=more_hosts, as_json=as_json)
+        serve_store(
+            hf,
+            host=host,
+            port=port,
+            more_hosts=more_hosts,
+            as_json=as_json,
+            gateways=not no_gateways,
+        )

@@ -1,55 +1,51 @@
-"""The processes of `holdfast serve` and `holdfast gateway serve`, from start to end."""
+"""The process of `holdfast serve`, from start to end."""
 
-import gc
 import http.client
 import logging
 import os
 import resource
 import socket
 import threading
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
-from holdfast.adapters.gateway_mirror import GatewayMirror
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
-from holdfast.domains.agents import GatewayAddress as Place
-from holdfast.domains.gateway import AdapterSpec, DeliveryWorker
-from holdfast.domains.gateway.request import away
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Held, HoldfastError, LeaseLost, StoreUnavailable
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.errors import Held, HoldfastError, StoreUnavailable
 from holdfast.kernel.limits import (
     HTTP_CONNECTIONS_MAX,
     SERVER_REAP_EVERY_S,
     SERVER_THREADS,
     SERVER_WAITS_MAX,
 )
-from holdfast.kernel.settings import Settings
 from holdfast.runtime.configuration import server_root
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
-from holdfast.runtime.gateway_host import GatewayParts, open_gateway
-from holdfast.runtime.gateway_identity import Adapt, Served, process_of
 from holdfast.surfaces.cli.output import answer, printable, remark
-from holdfast.surfaces.cli.serve import LOOPBACK
+from holdfast.surfaces.cli.serve import warn_if_exposed
 from holdfast.surfaces.http.access import bearer_token
-from holdfast.surfaces.http.gateway import GatewaySide
-from holdfast.surfaces.http.http_server import HttpServer, bound, in_url, serve
+from holdfast.surfaces.http.http_server import HttpServer, bound, serve_alone
 from holdfast.surfaces.http.server.application import ServerSide
 
 _log = logging.getLogger("holdfast.serve")
 _FDS_A_THREAD = 16
 """A thread's connections to the store's files, and what it sleeps by."""
+_FDS_OF_GATEWAYS = 1 << 16
 _PROBE_S = 1.0
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 def serve_store(
-    hf: Holdfast, *, host: str, port: int, more_hosts: Sequence[str], as_json: bool
+    hf: Holdfast,
+    *,
+    host: str,
+    port: int,
+    more_hosts: Sequence[str],
+    as_json: bool,
+    gateways: bool = True,
 ) -> None:
-    """Serve a store until stopped. Raises Held when a server of this store has the port,
-    StoreUnavailable when another program has it.
+    """Serve a store until stopped, and host the gateways of this machine beside it. Raises Held
+    when a server of this store has the port, StoreUnavailable when another program has it.
     """
     folder = ServerFolder(server_root(hf.settings))
     folder.prepare()
@@ -73,10 +69,27 @@ def serve_store(
                 on_begun=lambda: _announce_store(side, folder, host, named=named, as_json=as_json),
                 on_stop=side.end_waits,
             )
-            with JobReaper(hf):
-                _serve(server, listening)
+            with JobReaper(hf), _hosting(hf) if gateways else nullcontext():
+                serve_alone(server, listening)
         finally:
             folder.remove_instance(instance)
+
+
+@contextmanager
+def _hosting(hf: Holdfast) -> Iterator[None]:
+    """Hosts the gateways of all agents, as soon as no other process does. A server whose user has
+    no state folder serves all the same.
+    """
+    # Here, as the modules of gateways need this one.
+    from holdfast.surfaces.cli.gateway_host_process import hosted_gateways
+
+    with ExitStack() as hosting:
+        if not hf.store.ephemeral:
+            try:
+                hosting.enter_context(hosted_gateways(hf, program="holdfast serve", stand_by=True))
+            except HoldfastError as error:
+                remark(f"no gateways are hosted (--no-gateways): {error.message}")
+        yield
 
 
 def _announce_store(
@@ -88,7 +101,7 @@ def _announce_store(
     token = _from_home(folder.token)
     line = f"serving at {side.url}, token in {token}\nfor a browser, once: {link}"
     answer(to_json(where) if as_json else line)
-    _warn_if_exposed(host)
+    warn_if_exposed(host)
     if not named:
         remark(
             "others are refused, as nothing says by which name they reach it: begin it with "
@@ -136,10 +149,14 @@ def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-def allow_descriptors() -> None:
-    """Raise the limit of open files to what the bounds of a server need, as far as allowed."""
+def allow_descriptors(*, gateways: bool = False) -> None:
+    """Raise the limit of open files to what the bounds of a server need, as far as allowed; with
+    `gateways`, to what hundreds of gateways need beside it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = HTTP_CONNECTIONS_MAX + _FDS_A_THREAD * (SERVER_THREADS + SERVER_WAITS_MAX) + 256
+    if gateways:
+        wanted += _FDS_OF_GATEWAYS
     if soft != resource.RLIM_INFINITY and soft < wanted:
         least = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
@@ -171,137 +188,3 @@ class JobReaper:
             except HoldfastError as error:
                 # The store is away; the next round tries again.
                 _log.info("not reaped: %s", error.message)
-
-
-def serve_gateway(
-    agent: str,
-    served: Served,
-    spec: AdapterSpec,
-    settings: Settings,
-    *,
-    adapt: Adapt,
-    host: str,
-    port: int,
-    more_hosts: Sequence[str],
-    depth_max: int,
-) -> None:
-    """Serve an agent, reached as `spec` says, until stopped. `adapt` changes what a later
-    generation's manifest says.
-
-    Raises Held while another gateway serves it, AgentGone when the process on its record is not
-    there to be served, and LeaseLost when another gateway takes over, or the agent is reached
-    otherwise by then.
-    """
-    run = _GatewayRun(process_of(served.record, spec))
-    taken_over = f"another gateway has taken over {agent}: this one has ended"
-    with bound(host, port) as listening:
-        parts = open_gateway(
-            served.key,
-            spec,
-            settings,
-            owner=served.owner,
-            process=lambda: run.process,
-            depth_max=depth_max,
-            on_lost=lambda: run.lose(taken_over),
-        )
-        run.worker = parts.worker
-        try:
-            if run.process is not None and parts.gateway.seen.reason:
-                raise away(agent, parts.gateway.seen)
-            port = listening.getsockname()[1]
-            parts.gateway.served_at = (host, port)
-            place = Place(
-                host=host,
-                port=port,
-                state_path=str(parts.folder.state_path),
-                protocol_version=PROTOCOL,
-            )
-            announcement = Announcement(
-                agent,
-                settings,
-                place,
-                folder=parts.folder,
-                agent_id=None if served.record is None else served.record.agent_id,
-                spec=spec,
-                by_manifest=served.spec is not None,
-                seen=lambda: parts.gateway.seen.instance_id,
-                belong=parts.gateway.belong,
-                bind=run.bind,
-                adapt=adapt,
-            )
-            with announced(announcement, settings, on_lost=run.lose):
-                _serve_requests(parts, listening, host, port, more_hosts, run)
-        finally:
-            parts.close()
-    if run.lost:
-        raise LeaseLost(run.lost, agent=agent)
-
-
-class _GatewayRun:
-    """A gateway that runs: the agent's process by its record, and how to stop the gateway."""
-
-    def __init__(self, process: Holder | None) -> None:
-        self.process = process
-        self.lost = ""
-        self.server: HttpServer | None = None
-        self.worker: DeliveryWorker | None = None
-
-    def bind(self, process: Holder | None) -> None:
-        self.process = process
-
-    def stop(self) -> None:
-        if self.server is not None:
-            self.server.stop()
-
-    def lose(self, why: str) -> None:
-        self.lost = why
-        if self.worker is not None:
-            # At once: the server first gives the answers it owes.
-            self.worker.cease()
-        self.stop()
-
-
-def _serve_requests(
-    parts: GatewayParts,
-    listening: socket.socket,
-    host: str,
-    port: int,
-    more_hosts: Sequence[str],
-    run: _GatewayRun,
-) -> None:
-    gateway = parts.gateway
-    token = bearer_token(parts.folder.token)
-    side = GatewaySide(
-        gateway, token=token, host=host, port=port, more_hosts=more_hosts, detach=run.stop
-    )
-    run.server = HttpServer(
-        side.app,
-        on_begun=lambda: _announce_gateway(gateway.agent, host, port),
-        on_stop=side.end_waits,
-    )
-    mirrored = GatewayMirror(gateway, parts.folder, host=host, port=port)
-    mirrored.start()
-    parts.worker.start()
-    try:
-        # It may have been lost before there was a server to stop.
-        if not run.lost:
-            _serve(run.server, listening)
-    finally:
-        parts.worker.stop()
-        mirrored.close()
-
-
-def _announce_gateway(agent: str, host: str, port: int) -> None:
-    answer(f"gateway of {agent} at http://{in_url(host)}:{port}")
-    _warn_if_exposed(host)
-
-
-def _warn_if_exposed(host: str) -> None:
-    if host not in LOOPBACK:
-        remark("it is served beyond this machine, without TLS: put a proxy with TLS in front of it")
-
-
-def _serve(server: HttpServer, listening: socket.socket) -> None:
-    # What is loaded by now stays loaded: the garbage collector need not check it again.
-    gc.freeze()
-    serve(server, listening)

@@ -26,6 +26,7 @@ from holdfast.surfaces.http.events import Changes
 from holdfast.surfaces.http.problems import HANDLERS, refuse_unknown_query
 
 _METHODS = ("get", "post", "put", "patch", "delete")
+_DOCUMENT = "/schema"
 _STYLE = """:root{color-scheme:light dark}
 body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 h3{font:600 1rem/1.5 ui-monospace,monospace;margin:2rem 0 0;overflow-wrap:anywhere}
@@ -55,11 +56,22 @@ def application(
             changes.close()
             close()
 
+    documented = False
+
+    async def before_request(request: Request[Any, Any, Any]) -> None:
+        nonlocal documented
+        if not documented and request.scope["path"].startswith(_DOCUMENT):
+            # Not before somebody asks for it: it takes longer than everything else that a gateway
+            # needs to begin, and a host begins many of them.
+            documented = True
+            _make_strict(request.app)
+        await refuse_unknown_query(request)
+
     bearer = SecurityScheme(type="http", scheme="bearer")
     alive: Callable[[Litestar], AbstractAsyncContextManager[None]] = lifespan
-    app = Litestar(
+    return Litestar(
         routes,
-        before_request=refuse_unknown_query,
+        before_request=before_request,
         exception_handlers=HANDLERS,
         lifespan=[alive],
         logging_config=None,
@@ -73,8 +85,6 @@ def application(
             render_plugins=[ReferencePage()],
         ),
     )
-    _make_strict(app)
-    return app
 
 
 def _make_strict(app: Litestar) -> None:
