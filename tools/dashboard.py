@@ -170,6 +170,30 @@ ROWS: dict[str, list[Panel]] = {
             [(f"holdfast_gateway_blocked{{{_HERE}}}", "{{agent}}: {{why}}")],
         ),
         Panel(
+            "Agents",
+            "What agents behind gateways do.",
+            "none",
+            [(f"sum by (state) (holdfast_agent_states{{{_HERE}}})", "{{state}}")],
+        ),
+        Panel(
+            "Questions",
+            "Questions of agents, and jobs that wait for a permission.",
+            "none",
+            [
+                (f"holdfast_agent_questions{{{_HERE}}}", "agents"),
+                (f"holdfast_jobs_waiting{{{_HERE}}}", "jobs"),
+            ],
+        ),
+        Panel(
+            "Questions, the oldest",
+            "For how long nobody has answered.",
+            "s",
+            [
+                (f"holdfast_agent_question_age_seconds{{{_HERE}}}", "agents"),
+                (f"holdfast_job_waiting_age_seconds{{{_HERE}}}", "jobs"),
+            ],
+        ),
+        Panel(
             "Registry",
             "Hosts, and leases that count.",
             "none",

@@ -146,7 +146,7 @@ def test_debris_is_listed_by_a_dry_run_and_then_removed(tree: Tree, tmp_path: Pa
     for document in (long_over, just_over, record("naive", published_at="2026-01-01T00:00:00")):
         tree.write(document)
     tree.put("cut", '{"agent_id": "cu')
-    tree.put("newer", json.dumps(record("newer", agent_id="newer", schema_version=3)))
+    tree.put("newer", json.dumps(record("newer", agent_id="newer", schema_version=4)))
     tree.bare("bare", age_s=HOUR_S)
     tree.bare("young", age_s=0)
     elsewhere = tmp_path / "elsewhere"

@@ -41,14 +41,23 @@ class World:
             "turn": {"phase": "ready"},
         }
         self.bodies: list[Any] = []
+        self.service: str | None = None
+        """What `/health` says the server is; None: there is no such route."""
+        self.generation_id = "g1"
+        self.events: list[dict[str, str]] = []
+        self.interrupts = 0
         self.url = ""
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
         path = path.removeprefix("/cao")
         if path.startswith("/terminals/"):
             return self._terminal(method, path.split("/")[2:], query)
-        if path.startswith("/houmao/agents/a1/"):
-            return self._managed(method, path.split("/")[4:], body)
+        if path == "/health" and self.service is not None:
+            return 200, {"status": "ok", "houmao_service": self.service}
+        if path.startswith("/houmao/agents/a1"):
+            passive = self.service == "houmao-passive-server"
+            managed = self._passive if passive else self._managed
+            return managed(method, path.split("/")[4:], body)
         return 404, {"detail": "Not Found"}
 
     def _terminal(self, method: str, parts: list[str], query: dict[str, str]) -> tuple[int, Any]:
@@ -87,6 +96,29 @@ class World:
             steps = self.turns[parts[1]]
             return 200, steps.pop(0) if len(steps) > 1 else steps[0]
         return 404, {"detail": "Unknown turn"}
+
+    def _passive(self, method: str, parts: list[str], body: Any) -> tuple[int, Any]:
+        """The passive server, which refuses every unknown field."""
+        if (method, parts) == ("GET", []):
+            return 200, {"agent_id": "a1", "generation_id": self.generation_id}
+        if (method, parts) == ("GET", ["managed-state"]):
+            return 200, self.state
+        if method == "POST" and parts in (["requests"], ["turns"]):
+            if set(body) != {"prompt"}:
+                return 422, {"detail": "Extra inputs are not permitted"}
+            self.bodies.append({parts[0]: body})
+            if parts == ["requests"]:
+                return 200, {"status": "ok", "request_id": "gwreq-1", "detail": ""}
+            return 200, {"status": "ok", "turn_id": self.turn_id, "turn_status": "active"}
+        if (method, parts) == ("POST", ["interrupt"]):
+            self.interrupts += 1
+            return 200, {"status": "ok", "agent_id": "a1", "detail": self.disposition}
+        if method == "GET" and parts[-1:] == ["events"]:
+            return 200, {"entries": self.events}
+        if method == "GET" and parts[:1] == ["turns"]:
+            steps = self.turns[parts[1]]
+            return 200, steps.pop(0) if len(steps) > 1 else steps[0]
+        return 404, {"detail": "Not Found"}
 
 
 @contextmanager

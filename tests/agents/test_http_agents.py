@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.adapters import upstream
-from holdfast.adapters.managed import ManagedAgent
+from holdfast.adapters.managed import ACTIVE, PASSIVE, ManagedAgent
 from holdfast.adapters.rest import RestAgent
 from holdfast.adapters.upstream import on_loopback
 from holdfast.domains.gateway import AgentState, Answer, Observation
@@ -259,6 +259,68 @@ def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAge
     world.broken["/state"] = 500
     seen = managed.inspect()
     assert seen.instance_id is None and "500" in seen.detail
+
+
+@pytest.fixture
+def passive(world: World) -> World:
+    """The server is the passive one."""
+    world.service = PASSIVE
+    world.state["identity"]["transport"] = "headless"
+    return world
+
+
+def test_a_headless_agent_of_the_passive_server_has_turns(
+    passive: World, managed: ManagedAgent
+) -> None:
+    passive.turns = {"turn-1": [{"status": "active"}, {"status": "completed"}]}
+    passive.events = [
+        {"kind": "reasoning", "message": "hm"},
+        {"kind": "assistant", "message": "4"},
+        {"kind": "assistant", "message": "2"},
+    ]
+    answer = say(managed, HOSTILE)
+    assert passive.bodies == [{"turns": {"prompt": HOSTILE}}]
+    assert (answer.text, answer.code, answer.known) == ("4\n2", None, True)
+    passive.turns = {"turn-1": [{"status": "interrupted"}]}
+    assert say(managed).code == "agent_failed"
+
+
+def test_a_terminal_agent_of_the_passive_server_gets_its_prompt_by_its_gateway(
+    passive: World, managed: ManagedAgent
+) -> None:
+    passive.state["identity"]["transport"] = "tui"
+    assert say(managed, HOSTILE) == Answer(known=False)
+    assert passive.bodies == [{"requests": {"prompt": HOSTILE}}]
+    # Its id follows from its name, so its generation tells its instances apart.
+    first = managed.inspect().instance_id
+    passive.generation_id = "g2"
+    assert managed.inspect().instance_id not in (first, None)
+
+
+def test_an_agent_of_the_passive_server_is_interrupted_only_at_work(
+    passive: World, managed: ManagedAgent
+) -> None:
+    assert (managed.interrupt("any"), passive.interrupts) == (False, 0)
+    passive.state["turn"] = {"phase": "active"}
+    assert (managed.interrupt("any"), passive.interrupts) == (True, 1)
+    passive.disposition = "Interrupt attempted with error: boom"
+    with pytest.raises(UpstreamUnavailable, match="boom"):
+        managed.interrupt("any")
+
+
+def test_a_server_that_is_neither_is_named_and_gets_nothing(
+    world: World, managed: ManagedAgent
+) -> None:
+    world.service = "houmao-other-server"
+    assert "houmao-other-server" in managed.inspect().detail
+    with pytest.raises(UpstreamUnavailable) as caught:
+        managed.deliver("x", "any")
+    assert caught.value.fields["outcome"] == "none"
+    assert all(one in caught.value.message for one in (ACTIVE, PASSIVE))
+    # Another server has taken its place.
+    world.service = ACTIVE
+    assert managed.inspect().instance_id is not None
+    assert world.bodies == []
 
 
 def test_paths_are_settings(world: World) -> None:

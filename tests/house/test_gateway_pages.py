@@ -60,7 +60,7 @@ def test_the_guide_shows_every_route() -> None:
     gateway = SimpleNamespace(queue=SimpleNamespace(store=None))
     handlers = routes(gateway, None, None, detach=lambda: None, prove=str)  # type: ignore[arg-type]
     served = {
-        (method, path.replace("request_id:str", "id"))
+        (method, re.sub(r"(request|question)_id:str", "id", path))
         for handler in handlers
         for path in handler.paths
         for method in handler.http_methods

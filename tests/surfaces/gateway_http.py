@@ -75,13 +75,18 @@ def aged(store: Store, agent: str, request_id: str, days: float = 3) -> None:
 
 @contextmanager
 def served(
-    folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int = 50, work: bool = True
+    folder: Path,
+    agent: ScriptedAgent | None = None,
+    *,
+    name: str = "gpu",
+    depth_max: int = 50,
+    work: bool = True,
 ) -> Iterator[Served]:
     """Serve for the block, and stop gracefully."""
     agent = agent or ScriptedAgent()
     store = SqliteStore(folder / "queue.sqlite", boot_id="boot-1")
     journal = Journal(store, actor="tester")
-    gateway = Gateway(Queue(store, journal, "gpu", depth_max=depth_max), journal, agent, Procfs())
+    gateway = Gateway(Queue(store, journal, name, depth_max=depth_max), journal, agent, Procfs())
     gateway.attach()
     gateway.look()
     worker = DeliveryWorker(gateway, inspect_every_s=0.02)

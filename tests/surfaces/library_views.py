@@ -70,7 +70,77 @@ def statistics_view(name: str, found: Mapping[str, LockStatistics]) -> dict[str,
 
 def agent_view(hf: Holdfast, agent_id: str) -> dict[str, Any]:
     agent = hf.agents.get(agent_id)
-    return {**asdict(agent), "liveness": hf.agents.liveness(agent)}
+    return {**listed_agent(agent), "liveness": hf.agents.liveness(agent)}
+
+
+def listed_agent(agent: Agent) -> dict[str, Any]:
+    """Of an agent without a gateway whose process is not dead."""
+    absent = dict.fromkeys(("since", "idle_since", "queue_depth"))
+    work = {"state": "unknown", "activity": "", "waits": "", "questions": 0, "gateway": "none"}
+    return {**asdict(agent), "work": {**absent, **work}}
+
+
+def asking_agent(hf: Holdfast, agent: Agent) -> dict[str, Any]:
+    """Of an agent that asks, whose gateway serves."""
+    status = hf.gateway("gpu").status()
+    work = {
+        "state": "asking",
+        "since": status["agent_state_since"],
+        "activity": status["activity"],
+        "waits": status["detail"],
+        "idle_since": None,
+        "queue_depth": status["queue_depth"],
+        "questions": len(status["questions"]),
+        "gateway": "serving",
+    }
+    return {**asdict(agent), "work": work}
+
+
+def asked_questions(hf: Holdfast) -> list[dict[str, Any]]:
+    """Of the agent gpu."""
+    common = {"agent": "gpu", "source": "gateway", "job_id": None}
+    return [{**common, **question} for question in hf.gateway("gpu").questions()]
+
+
+def job_questions(hf: Holdfast, queue: str | None = None) -> list[dict[str, Any]]:
+    """Of the jobs that wait for a permission."""
+    return [
+        {
+            "agent": job.agent_session.removeprefix("tmux:"),
+            "question_id": f"job.{job.job_id}.{event.seq}",
+            "source": "job",
+            "kind": "permission",
+            "subject": event.detail,
+            "detail": event.detail,
+            "choices": [
+                {"name": "allow", "label": "Allow it, this once"},
+                {"name": "deny", "label": "Refuse it"},
+            ],
+            "free_text": True,
+            "asked_at": event.timestamp,
+            "expires_at": None,
+            "job_id": job.job_id,
+        }
+        for job, event in hf.job_events.waiting()
+        if queue in (None, job.agent_session)
+    ]
+
+
+def answered(question: Mapping[str, Any], reply: str) -> dict[str, Any]:
+    return {
+        "agent": "gpu",
+        "question_id": question["question_id"],
+        "subject": question["subject"],
+        "reply": reply,
+        "by": "tester",
+    }
+
+
+def answered_job(hf: Holdfast, n: str, reply: str) -> dict[str, Any]:
+    [(_, asked)] = [one for one in hf.job_events.waiting() if one.job.job_id == f"job-{n}"]
+    hf.job_events.answer(f"job-{n}", asked.seq, reply, by="tester")
+    facts = {"question_id": f"job.job-{n}.{asked.seq}", "subject": asked.detail}
+    return {"agent": n, "reply": reply, "by": "tester", **facts}
 
 
 def job_log(hf: Holdfast, job_id: str) -> list[dict[str, Any]]:
@@ -94,6 +164,10 @@ def live_agent(agent: Agent) -> dict[str, Any]:
         "lease_expires_at": agent.lease_expires_at,
         "process": "none",
         "has_gateway": False,
+        "state": "unknown",
+        "activity": "",
+        "waiting": "",
+        "queue_depth": None,
     }
 
 
@@ -101,7 +175,8 @@ def sent_request(request: dict[str, Any]) -> dict[str, Any]:
     """Of a request that was just sent."""
     absent = dict.fromkeys(("answer", "error_code", "error"))
     names = ("request_id", "state", "epoch")
-    return {"agent": "gpu", **{name: request[name] for name in names}, **absent}
+    known = {"sender": request.get("sender")}
+    return {"agent": "gpu", **{name: request[name] for name in names}, **absent, **known}
 
 
 def registered_view(registered: Registered) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.event_sender import EventSender
+from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.tmux import Tmux
-from holdfast.domains.agents import Agent
+from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
@@ -20,6 +21,7 @@ from holdfast.kernel import clock
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
+from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
 from tests.surfaces import library_views as views
@@ -328,6 +330,47 @@ def a_replaced_agent(hf: Holdfast, n: str) -> Facts:
     status = hf.gateway("gpu").status()
     assert status["request_admission"] == "blocked_reconciliation"
     return {**facts, "epoch": status["managed_agent_instance_epoch"]}
+
+
+def a_question(hf: Holdfast, n: str, **more: Any) -> Facts:
+    gate = GATEWAYS[hf.store.namespace]
+    gate.agent.questions = ()
+    gate.agent.asks(f"q-{n}", **more)
+    gate.gateway.look()
+    GatewayFolder(gateway_root(hf.settings, "gpu")).write_state(gate.gateway.status())
+    return {}
+
+
+def a_strict_question(hf: Holdfast, n: str) -> Facts:
+    return a_question(hf, n, free_text=False)
+
+
+def an_asking_agent(hf: Holdfast, n: str) -> Facts:
+    a_question(hf, n)
+    agent = _published(hf, n, holder=hf.processes.current())
+    gate = GATEWAYS[hf.store.namespace]
+    where = GatewayAddress(
+        host="127.0.0.1",
+        port=gate.port,
+        state_path=str(gateway_root(hf.settings, "gpu") / "state.json"),
+        protocol_version="v1",
+    )
+    hf.agents.attach_gateway(agent.agent_id, agent.generation_id, where)
+    return _facts(agent)
+
+
+def a_waiting_job(hf: Holdfast, n: str) -> Facts:
+    facts = a_running_job(hf, n)
+    hf.job_events.publish(
+        f"job-{n}", "permission_required", detail="flash it?", token=facts["token"]
+    )
+    return facts
+
+
+def an_answered_job(hf: Holdfast, n: str) -> Facts:
+    facts = a_waiting_job(hf, n)
+    hf.job_events.answer(f"job-{n}", 1, "deny", by="tester")
+    return facts
 
 
 def reconciled(hf: Holdfast, n: str) -> Facts:
@@ -967,7 +1010,7 @@ HOLDS = [
 AGENTS = [
     Case(
         "agents.list",
-        lambda hf, f: hf.agents.list_agents(fresh=True),
+        lambda hf, f: [views.listed_agent(one) for one in hf.agents.list_agents(fresh=True)],
         "agents list --fresh --json",
         {"fresh": True},
         an_agent,
@@ -1011,7 +1054,10 @@ AGENTS = [
     ),
     Case(
         "agents.find",
-        lambda hf, f: [views.live_agent(hf.agents.resolve(f"agent-{f.n}").unwrap())],
+        lambda hf, f: {
+            "agents": [views.live_agent(hf.agents.resolve(f"agent-{f.n}").unwrap())],
+            "questions": [],
+        },
         None,
         {"name": "agent-{n}"},
         an_agent,
@@ -1753,6 +1799,89 @@ GATEWAY = [
         {"agent": "gpu", "keep_s": 43200},
         an_old_request,
         "invalid_value",
+    ),
+    Case(
+        "questions.list",
+        lambda hf, f: views.asked_questions(hf),
+        "gateway questions --json",
+        given=a_question,
+    ),
+    Case(
+        "questions.of_agent",
+        lambda hf, f: views.asked_questions(hf),
+        "gateway questions gpu --json",
+        {"agent": "gpu"},
+        a_question,
+    ),
+    Case(
+        "questions.of_agent",
+        lambda hf, f: views.job_questions(hf, f"tmux:{f.n}"),
+        "gateway questions {n} --json",
+        {"agent": "{n}"},
+        a_waiting_job,
+    ),
+    Case(
+        "questions.of_agent",
+        lambda hf, f: hf.gateway("nosuch").questions(),
+        "gateway questions nosuch --json",
+        {"agent": "nosuch"},
+        code="unavailable",
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: views.answered(hf.gateway("gpu").reply(f"q-{f.n}", "allow"), "allow"),
+        "gateway answer gpu q-{n} allow --json",
+        {"agent": "gpu", "question_id": "q-{n}", "reply": "allow"},
+        a_question,
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: views.answered_job(hf, f.n, "use the other board"),
+        "gateway answer {n} job.job-{n}.1 'use the other board' --json",
+        {"agent": "{n}", "question_id": "job.job-{n}.1", "reply": "use the other board"},
+        a_waiting_job,
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: hf.gateway("gpu").reply(f"q-{f.n}", "maybe"),
+        "gateway answer gpu q-{n} maybe --json",
+        {"agent": "gpu", "question_id": "q-{n}", "reply": "maybe"},
+        a_strict_question,
+        "invalid_value",
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: hf.gateway("gpu").reply("over", "allow"),
+        "gateway answer gpu over allow --json",
+        {"agent": "gpu", "question_id": "over", "reply": "allow"},
+        a_question,
+        "not_found",
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: hf.job_events.answer(f"job-{f.n}", 1, "allow", by="tester"),
+        "gateway answer {n} job.job-{n}.1 allow --json",
+        {"agent": "{n}", "question_id": "job.job-{n}.1", "reply": "allow"},
+        an_answered_job,
+        "not_found",
+        same_words=False,
+    ),
+    Case(
+        "questions.answer",
+        lambda hf, f: hf.gateway("nosuch").reply("q-1", "allow"),
+        "gateway answer nosuch q-1 allow --json",
+        {"agent": "nosuch", "question_id": "q-1", "reply": "allow"},
+        code="unavailable",
+    ),
+    Case(
+        "agents.get",
+        lambda hf, f: {
+            **views.asking_agent(hf, hf.agents.get(f.id)),
+            "liveness": hf.agents.liveness(hf.agents.get(f.id)),
+        },
+        "agents get agent-{n} --json",
+        {"agent": "agent-{n}"},
+        an_asking_agent,
     ),
     Case(
         "gateways.detach",

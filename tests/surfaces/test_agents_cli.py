@@ -173,7 +173,8 @@ def test_list(registry: Registry) -> None:
     ]
     rows = [row.split("\t") for row in registry("agents", "list").out.splitlines()]
     assert [row[0] for row in rows] == ["HOLDFAST-a", "HOLDFAST-b"]
-    assert rows[0][2:] == ["-", "s-1", "claude", agents[1].agent_id]
+    assert rows[0][1:5] == ["unknown", "-", "-", "none"]
+    assert rows[0][6:] == ["-", "s-1", "claude"]
     assert [
         one["agent_id"] for one in json.loads(registry("agents", "list", "--fresh", "--json").out)
     ] == [agents[1].agent_id]

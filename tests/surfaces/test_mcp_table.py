@@ -172,6 +172,22 @@ ROWS = [
         lambda world: world.hf.gateway(AGENT).request("nosuch"),
     ),
     Row(
+        "answer_question",
+        lambda world: {"agent": AGENT, "question_id": _asked(world), "reply": "allow"},
+        lambda answer: (answer["subject"], answer["reply"], answer["by"]),
+        lambda world, answer: ("flash it?", *_answer(world, answer["question_id"])),
+        lambda world: {"agent": AGENT, "question_id": "nosuch", "reply": "allow"},
+        lambda world: world.hf.gateway(AGENT).reply("nosuch", "allow"),
+    ),
+    Row(
+        "clean_up_agents",
+        lambda world: {"dry_run": True},
+        lambda answer: (answer["dry_run"], answer["planned"], answer["removed"]),
+        lambda world, answer: (True, world.hf.agents.cleanup(dry_run=True).planned, []),
+        lambda world: {"dry_run": "yes"},
+        lambda world: world.hf.agents.cleanup(grace_s=-1),
+    ),
+    Row(
         "create_job",
         lambda world: {"prompt": "sort", "queue": "q", "agent": "t", "timeout_s": 9},
         lambda answer: _general(answer["job"]),
@@ -266,6 +282,22 @@ ROWS = [
 ]
 
 
+def _asked(world: World) -> str:
+    """A question of a job that the other agent works on."""
+    job_id = world.hf.jobs.register_job("flash", agent="t", agent_session=AGENT).job_id
+    picked = world.hf.jobs.pick_pending(AGENT)
+    assert picked is not None
+    asked = ("permission_required", "flash it?")
+    event = world.hf.job_events.publish(job_id, asked[0], detail=asked[1], token=picked.token).event
+    return f"job.{job_id}.{event.seq}"
+
+
+def _answer(world: World, question_id: str) -> tuple[str, str]:
+    _, job_id, seq = question_id.split(".")
+    data = world.hf.job_events.answer_to(job_id, int(seq)) or {}
+    return data["answer"], data["by"]
+
+
 def _request(world: World, request_id: str) -> Any:
     found = world.hf.gateway(AGENT).request(request_id, wait_s=25)
     return (found["request_id"], found["state"], found["epoch"], found["result"]["text"])
@@ -314,7 +346,11 @@ def world(
         _publish(hf, folder)
         gateway.start()
         yield World(
-            hf, agents("a", environment={"HOLDFAST_GATEWAY_ROOT": str(folder / "gateways")})
+            hf,
+            agents(
+                *("a", "--allow", "answer"),
+                environment={"HOLDFAST_GATEWAY_ROOT": str(folder / "gateways")},
+            ),
         )
     patch.undo()
 

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
+from holdfast.domains.gateway import AgentState, GatewayStatus
+from holdfast.domains.gateway.state import Question
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import SwapMarker
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
@@ -23,7 +25,7 @@ from holdfast.kernel.limits import METRICS_RESOURCES_MAX
 from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics import sources
+from holdfast.runtime.metrics import families, sources
 from holdfast.runtime.metrics.sources import Metrics
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
@@ -83,7 +85,7 @@ def register(hf: Holdfast, number: int = 1) -> list[str]:
 def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
     found = samples(hf)
     parts = all_parts(found)
-    assert set(parts.values()) == {1.0} and len(parts) == 8
+    assert set(parts.values()) == {1.0} and len(parts) == 9
     assert (found["holdfast_store_up",], found["holdfast_store_made",]) == (1, 1)
     assert found["holdfast_info", hf.store.namespace, hf.store.kind, "1"] == 1
     assert {found["holdfast_jobs", status.value] for status in JobStatus} == {0}
@@ -144,6 +146,58 @@ def test_jobs_are_counted_by_status(hf: Holdfast, monkeypatch: pytest.MonkeyPatc
     assert (found["holdfast_job_events_unsent",], found["holdfast_job_events_sendable",]) == (1, 0)
     monkeypatch.setenv("MQTT_BROKER", "broker.lab")
     assert samples(hf)["holdfast_job_events_sendable",] == 1
+
+
+def test_a_job_that_waits_for_a_permission_is_counted_with_its_age(hf: Holdfast) -> None:
+    assert (
+        samples(hf)["holdfast_jobs_waiting",],
+        samples(hf)["holdfast_job_waiting_age_seconds",],
+    ) == (0, 0)
+    [job_id] = register(hf, 1)
+    assert hf.jobs.pick_pending("tmux:a") is not None
+    asked = hf.job_events.publish(job_id, "permission_required").event
+    found = samples(hf)
+    assert found["holdfast_jobs_waiting",] == 1
+    assert 0 <= found["holdfast_job_waiting_age_seconds",] < PATIENCE_S
+    hf.job_events.answer(job_id, asked.seq, "allow", by="boss")
+    assert samples(hf)["holdfast_jobs_waiting",] == 0
+
+
+def test_states_and_questions_of_agents_are_counted() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    question = Question(question_id="q", kind="permission", subject="s", asked_at=at)
+
+    def reading(state: AgentState, up: bool, *asked: Question) -> families.GatewayReading:
+        status = GatewayStatus(
+            agent=state.value,
+            managed_agent_connectivity="connected",
+            managed_agent_recovery="idle",
+            request_admission="open",
+            terminal_surface_eligibility="ready",
+            active_execution="idle",
+            queue_depth=0,
+            backend="tmux",
+            managed_agent_instance_epoch=1,
+            agent_state=state,
+            questions=asked,
+        )
+        return families.GatewayReading(state.value, up, status)
+
+    later = replace(question, question_id="r", asked_at=at + timedelta(seconds=30))
+    readings = [
+        reading(AgentState.ASKING, True, later, question),
+        reading(AgentState.READY, True),
+        reading(AgentState.DRAFT, False, question),
+    ]
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families.of_gateways(readings, 0, None, at + timedelta(seconds=90))
+        for sample in family.samples
+    }
+    counts = {state: found["holdfast_agent_states", state.value] for state in AgentState}
+    assert counts == dict.fromkeys(AgentState, 0) | {AgentState.ASKING: 1, AgentState.READY: 1}
+    assert found["holdfast_agent_questions",] == 2
+    assert found["holdfast_agent_question_age_seconds",] == 90
 
 
 def test_counting_jobs_reads_none_of_them(

@@ -66,7 +66,7 @@ def surfaces(
                 "HOLDFAST_GATEWAY_ROOT": os.environ["HOLDFAST_GATEWAY_ROOT"],
                 "HOLDFAST_NAMESPACE": "parity-mcp",
             }
-            agent = agents("tester", environment=chosen)
+            agent = agents("tester", "--allow", "answer", environment=chosen)
             yield Surfaces(url, library, command, world, mcp, agent)
     if server is not None:
         server.drop(url)
@@ -103,6 +103,7 @@ def test_some_rows_are_asked_of_mcp_too() -> None:
         "gateways.progress",
         "gateways.send",
         "jobs.retry",
+        "questions.answer",
     }
 
 

@@ -3,8 +3,11 @@ product.
 """
 
 import threading
+from datetime import UTC, datetime
+from typing import Any
 
 from holdfast.domains.gateway import Adapter, AgentState, Answer, Delivery, Observation
+from holdfast.domains.gateway.state import ALLOW, DENY, Question
 from holdfast.kernel.errors import Fenced, InvalidValue
 
 
@@ -19,6 +22,10 @@ class ScriptedAgent(Adapter):
         self.instance_id = instance_id
         self.state = AgentState.READY
         self.reason = ""
+        self.detail = ""
+        self.activity = ""
+        self.questions: tuple[Question, ...] = ()
+        self.replies: list[tuple[str, str]] = []
         self.end_unknown = False
         self.received: list[tuple[str, str]] = []
         self.interrupts: list[str] = []
@@ -32,8 +39,14 @@ class ScriptedAgent(Adapter):
 
     def inspect(self) -> Observation:
         self._break("inspect")
+        there = self.instance_id is not None
         return Observation(
-            self.instance_id, self.state, "" if self.instance_id else "gone", self.reason
+            self.instance_id,
+            self.state,
+            self.detail if there else "gone",
+            self.reason,
+            questions=self.questions if there else (),
+            activity=self.activity,
         )
 
     def check(self, prompt: str) -> None:
@@ -64,6 +77,28 @@ class ScriptedAgent(Adapter):
         self.interrupts.append(instance_id)
         self.answers.set()
         return True
+
+    def asks(self, question_id: str = "q1", **more: Any) -> Question:
+        """Ask for a permission."""
+        said: dict[str, Any] = {
+            "kind": "permission",
+            "subject": "Bash: make flash",
+            "choices": (ALLOW, DENY),
+            "free_text": True,
+            "asked_at": datetime(2026, 1, 1, tzinfo=UTC),
+            **more,
+        }
+        question = Question(question_id=question_id, **said)
+        self.questions = (*self.questions, question)
+        self.state = AgentState.ASKING
+        return question
+
+    def reply(self, question_id: str, reply: str, instance_id: str) -> None:
+        self._break("reply")
+        self.replies.append((question_id, reply))
+        self.questions = tuple(one for one in self.questions if one.question_id != question_id)
+        if not self.questions:
+            self.state = AgentState.READY
 
     def close(self) -> None:
         self.closed = True

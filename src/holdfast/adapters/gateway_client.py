@@ -59,8 +59,9 @@ class GatewayClient:
     errors that they name.
 
     `root` is the gateway's folder, which has the address and the token; or `url` and `token` are
-    given. Every method raises Unavailable when no gateway answers. It waits `timeout_s` for each
-    answer, and tries up to `tries` times where a repetition is safe.
+    given. `actor` is who sends and answers. Every method raises Unavailable when no gateway
+    answers. It waits `timeout_s` for each answer, and tries up to `tries` times where a repetition
+    is safe.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class GatewayClient:
         root: Path,
         url: str | None = None,
         token: str | None = None,
+        actor: str | None = None,
         timeout_s: float = _TIMEOUT_S,
         tries: int = _TRIES,
     ) -> None:
@@ -78,6 +80,7 @@ class GatewayClient:
                 "an address needs a token, and a token needs an address: give both or neither"
             )
         self.agent = agent
+        self._actor = actor
         self._advice = (
             f"start it with `holdfast gateway serve {agent}`, or the gateways of all agents with "
             "`holdfast gateway serve --all`"
@@ -111,9 +114,12 @@ class GatewayClient:
         wait_s: float = 0,
         idempotency_key: str | None = None,
         expected_epoch: int | None = None,
+        sender: str | None = None,
+        claimed: bool = True,
     ) -> Document:
         """Submit a prompt, and return its request: as accepted or, with `wait_s`, when it has ended
-        or that time is over.
+        or that time is over. `sender` is another than the client's actor; it counts as claimed
+        unless the caller knows it.
 
         When the answer is lost, it is submitted again; its idempotency key makes that safe. Raises
         InvalidValue for an invalid prompt.
@@ -121,13 +127,51 @@ class GatewayClient:
         # Checked here too: the server does not read a body that is too large, and the client would
         # see only a broken connection.
         check_prompt(text)
-        return self._submit(
-            "submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch
-        )
+        body: Document = {"payload": {"prompt": text}} | self._from(sender, claimed)
+        if expected_epoch is not None:
+            body["expected_epoch"] = expected_epoch
+        return self._submit("submit_prompt", body, wait_s, idempotency_key)
 
-    def interrupt(self, *, wait_s: float = 0, idempotency_key: str | None = None) -> Document:
-        """Stop what the agent does. An interrupt does not wait behind the request that it stops."""
-        return self._submit("interrupt", {}, wait_s, idempotency_key, None)
+    def interrupt(
+        self,
+        *,
+        wait_s: float = 0,
+        idempotency_key: str | None = None,
+        sender: str | None = None,
+        claimed: bool = True,
+    ) -> Document:
+        """Stop what the agent does. An interrupt does not wait behind the request that it stops.
+        `sender` as for a prompt.
+        """
+        body: Document = {"payload": {}} | self._from(sender, claimed)
+        return self._submit("interrupt", body, wait_s, idempotency_key)
+
+    def questions(self) -> list[Document]:
+        """What the agent asks its operator now."""
+        found: list[Document] = self._ask("GET", "/v1/questions")["questions"]
+        return found
+
+    def reply(
+        self, question_id: str, reply: str, *, by: str | None = None, claimed: bool = True
+    ) -> Document:
+        """Answer a question with the name of a choice or, where it takes one, a text; return the
+        question. `by` is another than the client's actor, as `sender` of a prompt. It is never sent
+        twice: when its answer is lost, the outcome is unknown.
+
+        Raises NotFound when the question is over, InvalidValue for an answer that it does not take,
+        and UpstreamUnavailable when the agent is away.
+        """
+        known = self._from(by, claimed)
+        body = {"reply": reply}
+        if known:
+            body |= {"by": known["sender"], "claimed": known["sender_claimed"]}
+        path = f"/v1/questions/{check_id(question_id, 'question id')}/answer"
+        return self._ask("POST", path, body=body)
+
+    def _from(self, sender: str | None, claimed: bool) -> Document:
+        if sender is None:
+            return {} if self._actor is None else {"sender": self._actor, "sender_claimed": False}
+        return {"sender": sender, "sender_claimed": claimed}
 
     def requests(self, *, state: str | None = None, limit: int = 100) -> list[Document]:
         """The newest matching requests, in arrival order."""
@@ -202,17 +246,8 @@ class GatewayClient:
             except _LOST as error:
                 raise self._away(error) from None
 
-    def _submit(
-        self,
-        kind: str,
-        payload: Document,
-        wait_s: float,
-        key: str | None,
-        expected_epoch: int | None,
-    ) -> Document:
-        body: Document = {"schema_version": 1, "kind": kind, "payload": payload}
-        if expected_epoch is not None:
-            body["expected_epoch"] = expected_epoch
+    def _submit(self, kind: str, body: Document, wait_s: float, key: str | None) -> Document:
+        body = {"schema_version": 1, "kind": kind, **body}
         key = key or secrets.token_urlsafe(18)
         accepted = self._ask("POST", "/v1/requests", body=body, key=key)
         return self.request(accepted["request_id"], wait_s=wait_s) if wait_s > 0 else accepted

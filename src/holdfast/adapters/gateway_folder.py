@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.domains.gateway.records import GatewayStatus
+from holdfast.domains.gateway.records import GatewayStatus, left_by
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable
+from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.system.access import (
     PRIVATE,
     Access,
@@ -49,6 +50,8 @@ class CurrentInstance(Plain, frozen=True, kw_only=True):
     port: int
     managed_agent_instance_epoch: int
     managed_agent_instance_id: str | None = None
+    process: Holder | None = None
+    """The process of `pid`, as no later process with that pid is."""
 
 
 class Vouched(Plain, frozen=True, kw_only=True):
@@ -128,6 +131,20 @@ class GatewayFolder:
 
     def state(self) -> GatewayStatus | None:
         return _read(self.state_path, GatewayStatus)
+
+    def published(self, processes: Processes) -> GatewayStatus | None:
+        """The last status or, when its gateway is dead, what remains true of it. It asks nobody: a
+        gateway that hangs delays no reader, but its status may be old.
+        """
+        status = self.state()
+        if status is None or status.gateway_health != "healthy":
+            return status
+        instance = self.instance()
+        serves = instance is not None and (
+            instance.process is None
+            or probe(instance.process, processes, embedded=True) is not Liveness.DEAD
+        )
+        return status if serves else left_by(status)
 
     def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
         """Append lines to the events, all or none. A file above `bytes_max` is moved to

@@ -97,8 +97,10 @@ class GatewayMirror:
         if status != self._written:
             self._folder.write_state(status)
             self._written = status
+        server = self._gateway.attachment.server
         instance = CurrentInstance(
             pid=os.getpid(),
+            process=None if server is None else server.process,
             host=self._host,
             port=self._port,
             managed_agent_instance_epoch=status.managed_agent_instance_epoch,

@@ -19,6 +19,12 @@ class Wire(Struct, Generic[R], frozen=True):
 
     write: Callable[[R], Document]
     read: Callable[[str, Document], R]
+    aside: Callable[[R], Document | None] = lambda _: None
+    """What the file has no place for, as programs that share it refuse unknown fields. It is kept
+    in the store's own database and commits with the record; None: nothing.
+    """
+    rejoin: Callable[[R, Document], R] = lambda record, _: record
+    """The record with what was kept aside, which may be that of another record of the key."""
 
 
 class OneFile(Struct, Generic[R], frozen=True):

@@ -134,15 +134,26 @@ class NetworkSettings(Plain, frozen=True, kw_only=True):
 
 
 class AgentSettings(Plain, frozen=True, kw_only=True):
-    """How agents are named and leased. An adopted registry keeps its names by its prefix."""
+    """How agents are named and leased. An adopted registry keeps its names by its prefix, and its
+    programs read what is published here by the version of its records.
+    """
 
-    prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
+    prefix: Literal["HOLDFAST-", "HOUMAO-", ""] = "HOLDFAST-"
+    record_version: Literal[2, 3] = 2
     names: Literal["shared", "exclusive"] = "shared"
     lease_s: float = AGENT_LEASE_S
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_s < float("inf"):
             raise _refusal("agents.lease_s", self.lease_s, _SECONDS)
+
+
+class GatewaySettings(Plain, frozen=True, kw_only=True):
+    """How prompts reach agents. With `name_sender` each begins with its sender, as in `[from
+    boss]`.
+    """
+
+    name_sender: bool = False
 
 
 class JobSettings(Plain, frozen=True, kw_only=True):
@@ -177,6 +188,7 @@ class Settings(Plain, frozen=True, kw_only=True):
     files: FilesSettings = FilesSettings()
     network: NetworkSettings = NetworkSettings()
     agents: AgentSettings = AgentSettings()
+    gateway: GatewaySettings = GatewaySettings()
     jobs: JobSettings = JobSettings()
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ job_claim.py  claiming a job, apart from the rest so that `jobs pick` starts fas
 job_requests.py, job_views.py  what the job operations take and return
 lock_flags.py how the command line offers a lock, apart so that `locks run` starts fast
 page/         what the page shows: read-only views over several domains
-agents.py, gateways.py, holds.py, jobs.py, locks.py, log.py, network.py, store.py, workflows.py
-              the operations, one module per area
+agents.py, gateways.py, holds.py, jobs.py, locks.py, log.py, network.py, questions.py, store.py,
+workflows.py  the operations, one module per area
 
 A surface renders and transports; what an operation accepts and does is here and in the domains.
 """
@@ -27,6 +27,7 @@ AREAS = (
     "network",
     "workflows",
     "gateways",
+    "questions",
     "log",
     "store",
 )

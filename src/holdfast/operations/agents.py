@@ -9,12 +9,14 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents.cleanup import CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
-from holdfast.domains.agents.records import TMUX_BACKED
+from holdfast.domains.agents.records import TMUX_BACKED, bare
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.gateway import AgentState
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Ambiguous, Fenced, Held, LeaseLost, NotFound, Untrusted
 from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX, MCP_LIST_MAX
 from holdfast.kernel.store import Damage
+from holdfast.operations.agent_work import AgentWork, work_of
 from holdfast.operations.claims import claimant
 from holdfast.operations.fields import (
     AgentName,
@@ -28,6 +30,8 @@ from holdfast.operations.fields import (
     described,
 )
 from holdfast.operations.operation import Argument, Flag, Positional, Request, operation
+from holdfast.operations.questions import OpenQuestion, asker
+from holdfast.operations.questions import list_ as list_questions
 from holdfast.runtime.connection import Holdfast
 
 GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
@@ -201,7 +205,9 @@ class Cleanup(Request, frozen=True, kw_only=True):
             help="Leave alone what expired, or was made without a record, more recently than this.",
         ),
     ] = AGENT_GRACE_S
-    dry_run: Annotated[bool, Flag("--dry-run", help="Only say what would be removed.")] = False
+    dry_run: Annotated[
+        bool, Flag("--dry-run", help="Only say what would be removed."), Argument()
+    ] = False
     tmux_check: Annotated[
         bool,
         Flag(
@@ -212,14 +218,24 @@ class Cleanup(Request, frozen=True, kw_only=True):
     ] = True
 
 
-class AgentView(Agent, frozen=True, kw_only=True):
-    """An agent's record, and the state of its parts: lease, process, tmux session, gateway."""
+class ListedAgent(Agent, frozen=True, kw_only=True):
+    """An agent's record, and what the agent does."""
+
+    work: AgentWork
+
+
+class AgentView(ListedAgent, frozen=True, kw_only=True):
+    """An agent's record, what the agent does, and the state of its parts: lease, process, tmux
+    session, gateway.
+    """
 
     liveness: AgentLiveness
 
 
 class LiveAgent(Plain, frozen=True, kw_only=True):
-    """A live agent in short. `process` is alive, dead, unknown, or none where none is recorded."""
+    """A live agent in short. `process` is alive, dead, unknown, or none where none is recorded;
+    `waiting` says what a prompt has to wait for.
+    """
 
     agent_name: str
     agent_id: str
@@ -229,6 +245,17 @@ class LiveAgent(Plain, frozen=True, kw_only=True):
     lease_expires_at: Instant
     process: str
     has_gateway: bool
+    state: AgentState
+    activity: str
+    waiting: str
+    queue_depth: int | None
+
+
+class FoundAgents(Plain, frozen=True, kw_only=True):
+    """Live agents, and the questions that wait for an operator: of all, or of the one."""
+
+    agents: list[LiveAgent]
+    questions: list[OpenQuestion]
 
 
 class Removed(Plain, frozen=True, kw_only=True):
@@ -239,16 +266,20 @@ class Removed(Plain, frozen=True, kw_only=True):
 
 
 @operation("GET /v1/agents", cli="agents list")
-def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
-    """Agents by name."""
-    return hf.agents.list_agents(**asdict(request), damaged=damaged)
+def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[ListedAgent]:
+    """Agents by name, and what each does, as its gateway last published it."""
+    found = hf.agents.list_agents(**asdict(request), damaged=damaged)
+    return [ListedAgent(**asdict(agent), work=work_of(hf, agent)) for agent in found]
 
 
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
 def get(hf: Holdfast, request: AgentKey) -> AgentView:
-    """One agent, fresh or not, and the state of its lease, process, tmux session and gateway."""
+    """One agent, fresh or not, what it does, and the state of its lease, process, tmux session and
+    gateway.
+    """
     agent = hf.agents.get(hf.agents.resolve(request.agent).known_id())
-    return AgentView(**asdict(agent), liveness=hf.agents.liveness(agent))
+    liveness = hf.agents.liveness(agent)
+    return AgentView(**asdict(agent), work=work_of(hf, agent), liveness=liveness)
 
 
 @operation("GET /v1/agents/{agent}/resolve", cli="agents resolve", errors=(NotFound, Ambiguous))
@@ -260,17 +291,23 @@ def resolve(hf: Holdfast, request: AgentKey) -> Resolution:
 
 
 @operation(mcp="find_agents", errors=(NotFound, Ambiguous))
-def find(hf: Holdfast, request: FindAgents) -> list[LiveAgent]:
-    """The live agents in short, or the one of a name or an id."""
+def find(hf: Holdfast, request: FindAgents) -> FoundAgents:
+    """The live agents in short, or the one of a name or an id, and what they ask."""
+    questions = list_questions(hf)
     if request.name is None:
         found = hf.agents.list_agents(fresh=True, limit=request.limit, damaged=[])
     else:
         found = [hf.agents.resolve(request.name).unwrap()]
-    return [_live_agent(hf, agent) for agent in found]
+        words = {asker(request.name), bare(found[0].agent_name), found[0].agent_id}
+        questions = [one for one in questions if one.agent in words]
+    return FoundAgents(
+        agents=[_live_agent(hf, agent) for agent in found], questions=questions[: request.limit]
+    )
 
 
 def _live_agent(hf: Holdfast, agent: Agent) -> LiveAgent:
     alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
+    work = work_of(hf, agent)
     return LiveAgent(
         agent_name=agent.agent_name,
         agent_id=agent.agent_id,
@@ -280,6 +317,10 @@ def _live_agent(hf: Holdfast, agent: Agent) -> LiveAgent:
         lease_expires_at=agent.lease_expires_at,
         process="none" if alive is None else alive.value,
         has_gateway=agent.gateway is not None,
+        state=work.state,
+        activity=work.activity,
+        waiting=work.waits,
+        queue_depth=work.queue_depth,
     )
 
 
@@ -327,7 +368,9 @@ def remove(hf: Holdfast, request: Remove) -> Removed:
     return Removed(removed=agent_id, generation_id=request.generation_id)
 
 
-@operation("POST /v1/upkeep/agents/cleanup", cli="agents cleanup", outside=True)
+@operation(
+    "POST /v1/upkeep/agents/cleanup", cli="agents cleanup", mcp="clean_up_agents", outside=True
+)
 def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     """Remove what agents left behind.
 

@@ -18,6 +18,7 @@ from holdfast.kernel.errors import (
     Unavailable,
 )
 from holdfast.kernel.limits import (
+    LABEL_CHARS_MAX,
     LIST_MAX,
     PROMPT_BYTES_MAX,
     QUEUE_KEEP_LEAST,
@@ -50,6 +51,17 @@ _Prompt = Annotated[
     ),
 ]
 _Agent = Annotated[AgentName, Positional()]
+Sender = (
+    Annotated[
+        str,
+        described(
+            "Who asks, in your own words: it is shown as claimed. By default the server's actor.",
+            min_length=1,
+            max_length=LABEL_CHARS_MAX,
+        ),
+    ]
+    | None
+)
 
 
 class Gateways(Protocol):
@@ -80,12 +92,14 @@ class Prompt(GatewayKey, frozen=True, kw_only=True):
         Count | None,
         Flag("--epoch", within=(0, None), help="Only if this is the agent's epoch."),
     ] = None
+    sender: Sender = None
 
 
 class InterruptAgent(GatewayKey, frozen=True, kw_only=True):
     """The agent that is to stop. The same key again is the same request."""
 
     idempotency_key: Label | None = None
+    sender: Sender = None
 
 
 class SendRequest(Request, frozen=True, kw_only=True):
@@ -103,6 +117,8 @@ class SendRequest(Request, frozen=True, kw_only=True):
     idempotency_key: Annotated[
         Label | None, Argument("The same key again is the same request.")
     ] = None
+    sender: Label | None = None
+    """The agent that sends it, as its own server knows it."""
 
 
 class ListRequests(GatewayKey, frozen=True, kw_only=True):
@@ -205,6 +221,9 @@ class RequestView(Plain, frozen=True, kw_only=True):
     error_detail: str | None
     result: dict[str, Any] | None
     idempotency_key: str | None
+    sender: str | None = None
+    sender_claimed: bool = False
+    """Only the sender itself says who it is."""
 
 
 class SentRequest(Plain, frozen=True, kw_only=True):
@@ -214,6 +233,7 @@ class SentRequest(Plain, frozen=True, kw_only=True):
     request_id: str
     state: str
     epoch: int
+    sender: str | None = None
     answer: str | None = None
     error_code: str | None = None
     error: str | None = None
@@ -258,6 +278,7 @@ def prompt(hf: Gateways, request: Prompt) -> Accepted:
         request.prompt,
         idempotency_key=request.idempotency_key,
         expected_epoch=request.expected_epoch,
+        sender=request.sender,
     )
     return _converted(accepted, Accepted)
 
@@ -270,7 +291,9 @@ def prompt(hf: Gateways, request: Prompt) -> Accepted:
 )
 def interrupt(hf: Gateways, request: InterruptAgent) -> Accepted:
     """Stop what the agent does. The interrupt does not wait behind what it is to stop."""
-    accepted = hf.gateway(request.agent).interrupt(idempotency_key=request.idempotency_key)
+    accepted = hf.gateway(request.agent).interrupt(
+        idempotency_key=request.idempotency_key, sender=request.sender
+    )
     return _converted(accepted, Accepted)
 
 
@@ -286,10 +309,15 @@ def send(hf: Gateways, request: SendRequest) -> SentRequest:
     if (request.prompt is None) != (request.kind == "interrupt"):
         raise InvalidValue("a prompt needs its text, and an interrupt has none", field="prompt")
     gateway = hf.gateway(request.agent)
+    known: dict[str, Any] = {
+        "idempotency_key": request.idempotency_key,
+        "sender": request.sender,
+        "claimed": False,
+    }
     if request.prompt is None:
-        sent = gateway.interrupt(idempotency_key=request.idempotency_key)
+        sent = gateway.interrupt(**known)
     else:
-        sent = gateway.prompt(request.prompt, idempotency_key=request.idempotency_key)
+        sent = gateway.prompt(request.prompt, **known)
     return _in_short(request.agent, sent)
 
 
@@ -306,6 +334,7 @@ def _in_short(agent: str, request: dict[str, Any]) -> SentRequest:
         request_id=request["request_id"],
         state=request["state"],
         epoch=request["epoch"],
+        sender=request.get("sender"),
         answer=(request.get("result") or {}).get("text"),
         error_code=request.get("error_code") or None,
         error=request.get("error_detail") or None,

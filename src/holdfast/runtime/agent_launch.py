@@ -10,7 +10,7 @@ from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.adapters.agent_tool import ToolLaunch, prepare_tool, tool_adapter
 from holdfast.adapters.profiles import profile_for, profile_named, profiles_folder
 from holdfast.adapters.tmux import socket_path
-from holdfast.domains.agents import Agent, Manifest
+from holdfast.domains.agents import Agent, Manifest, houmao_record
 from holdfast.domains.agents.manifest import (
     FILE_NAME,
     TmuxHandle,
@@ -131,7 +131,10 @@ class Launch:
         """Write how it is reached. Raises Unavailable when that fails, and InvalidValue."""
         try:
             access = access_for(self._hf.settings.group)
-            ManifestFiles(access).write(self.manifest_path, as_json(self._manifest))
+            foreign = self._hf.settings.agents.record_version == houmao_record.VERSION
+            since = self._hf.store.now() if foreign else None
+            data = as_json(self._manifest, houmao_since=since)
+            ManifestFiles(access).write(self.manifest_path, data)
         except OSError as error:
             raise Unavailable(
                 f"the manifest {self.manifest_path} cannot be written ({error.strerror}): "

@@ -16,7 +16,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
 from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ownership import topic_of
-from holdfast.domains.agents.records import bare, canonical, id_of, lease_of
+from holdfast.domains.agents.records import bare, id_of, inner, lease_of
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec
 from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
 from holdfast.kernel.holder import Holder, Liveness
@@ -142,7 +142,7 @@ class Announcement:
 
     def topics(self) -> list[str]:
         """The topics that are notified when the agent changes, for each id that it may get."""
-        name = canonical(self._agent, self._settings.agents.prefix)
+        name = self._settings.agents.prefix + inner(self._agent)
         ids = {self._agent, id_of(name)} | (set() if self._agent_id is None else {self._agent_id})
         return sorted(topic_of(one) for one in ids)
 

@@ -78,7 +78,11 @@ def open_gateway(
         journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
         queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)
         gateway = Gateway(
-            queue, journal, agent_adapter(spec, queue.name, folder, processes, process), processes
+            queue,
+            journal,
+            agent_adapter(spec, queue.name, folder, processes, process),
+            processes,
+            name_sender=settings.gateway.name_sender,
         )
         gateway.attach(owner)
         try:

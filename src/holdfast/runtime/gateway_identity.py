@@ -6,6 +6,7 @@ as its key, and its queue records the owner. The other agent gets a key of its o
 by its other word. It is here because the domains of agents and gateways do not know each other.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from hashlib import sha256
@@ -17,7 +18,8 @@ import msgspec
 from holdfast.adapters.agent_files import ManifestFiles
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.agents import Agent, Reason
+from holdfast.adapters.profiles import profile_named, profiles_folder
+from holdfast.domains.agents import Agent, Reason, houmao_manifest
 from holdfast.domains.agents.control import (
     check_generation,
     check_own,
@@ -25,7 +27,7 @@ from holdfast.domains.agents.control import (
     manifest_in,
     not_trusted,
 )
-from holdfast.domains.agents.records import bare, id_of
+from holdfast.domains.agents.records import PREFIXES, bare, id_of
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.domains.gateway.records import ATTACHMENTS
 from holdfast.kernel.errors import Ambiguous, HoldfastError, InvalidValue, NotFound, Unavailable
@@ -34,7 +36,7 @@ from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.configuration import gateway_agent, gateway_root
+from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root
 from holdfast.runtime.connection import Holdfast, connected
 from holdfast.stores.url import open_store
 
@@ -45,8 +47,11 @@ def owner_for(record: Agent) -> str:
     """The owner that a queue records: the agent's name if its id is derived from that, else its
     id.
     """
-    derived = id_of(record.agent_name) == record.agent_id
-    return f"name {bare(record.agent_name)}" if derived else f"id {record.agent_id}"
+    name = bare(record.agent_name)
+    if id_of(record.agent_name) != record.agent_id:
+        return f"id {record.agent_id}"
+    # Where names have no prefix, `gpu` and `HOUMAO-gpu` may be two agents.
+    return f"name {name}" if name != record.agent_name else f"unprefixed {name}"
 
 
 def owner_of(key: str, settings: Settings, store: Store) -> str | None:
@@ -78,7 +83,7 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
         return gateway_agent(agent)
     owner = owner_for(record)
     kind, _, name = owner.partition(" ")
-    plain = name if kind == "name" else gateway_agent(name)
+    plain = name if kind != "id" else gateway_agent(name)
     try:
         first = owner_of(plain, settings, store)
     except Unavailable:
@@ -89,7 +94,7 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
     if first in (None, owner):
         return plain
     if gateway_agent(agent) == plain:
-        other = record.agent_id if kind == "name" else bare(record.agent_name)
+        other = record.agent_id if kind != "id" else bare(record.agent_name)
         raise Ambiguous(
             f"the gateway under {plain} is that of the agent with the {first}: call the one with "
             f"the {owner} {other}",
@@ -117,7 +122,8 @@ def gateway_client(
         with suppress(HoldfastError), connection() as hf:
             record = hf.agents.resolve(agent).record
             root = root.with_name(gateway_key(agent, record, settings, hf.store))
-    return GatewayClient(agent, root=root, url=url, token=token)
+    actor = settings.actor or actor_here()
+    return GatewayClient(agent, root=root, url=url, token=token, actor=actor)
 
 
 class Served(NamedTuple):
@@ -153,8 +159,10 @@ def resolve_served(
                 owner = owner_of(gateway_agent(agent), settings, hf.store)
                 if owner is not None:
                     kind, _, name = owner.partition(" ")
-                    prefix = settings.agents.prefix
-                    found = hf.agents.resolve(id_of(prefix + name) if kind == "name" else name)
+                    # Without a prefix here, only Houmao gave an agent of a name one.
+                    prefix = settings.agents.prefix or PREFIXES[1]
+                    derived = {"name": prefix + name, "unprefixed": name}.get(kind)
+                    found = hf.agents.resolve(name if derived is None else id_of(derived))
             key = gateway_key(agent, found.record, settings, hf.store)
     except Unavailable:
         if by_manifest:
@@ -222,6 +230,26 @@ def _document(data: bytes) -> dict[str, Any]:
     if len(data) > MANIFEST_BYTES_MAX:
         raise InvalidValue(f"it has more than {MANIFEST_BYTES_MAX} bytes")
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        found = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(f"it is no JSON object: {error}") from None
+    document = houmao_manifest.to_current(found)
+    is_foreign = found.get("schema_version") == houmao_manifest.VERSION
+    if is_foreign and document["adapter"] == houmao_manifest.TERMINAL:
+        document["adapter"] = _adopted_terminal(str(document["tool"]))
+    return document
+
+
+def _adopted_terminal(tool: str) -> dict[str, Any]:
+    """The adapter of an agent that another system started in tmux. Its hooks report nothing to us,
+    but the profile of its tool, if there is one, knows its screen.
+    """
+    try:
+        profile = profile_named(tool, profiles_folder(os.environ))
+    except NotFound:
+        return dict(houmao_manifest.TERMINAL)
+    return {
+        **houmao_manifest.TERMINAL,
+        "profile": profile.name,
+        "interrupt": profile.keys.interrupt,
+    }

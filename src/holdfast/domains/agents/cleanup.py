@@ -31,6 +31,7 @@ class Condition(enum.StrEnum):
     FRESH = "fresh"
     IN_GRACE = "in_grace"
     TOO_NEW = "too_new"
+    STOPPED = "stopped"
     LINK = "link"
     UNREADABLE = "unreadable"
     CHANGED = "changed"
@@ -78,6 +79,9 @@ def verdict(
         return Condition.IN_GRACE if in_grace else Condition(found.kind)
     if found.fresh(now):
         return Condition.GONE if is_gone is not None and is_gone(found) else Condition.FRESH
+    if found.lifecycle_state in ("stopped", "retired"):
+        # Its own system starts it again from this record, however old it is.
+        return Condition.STOPPED
     return (
         Condition.EXPIRED
         if (now - found.lease_expires_at).total_seconds() > grace_s

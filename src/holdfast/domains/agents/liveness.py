@@ -56,7 +56,12 @@ def is_gone(agent: Agent, ports: AgentPorts) -> bool:
 
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be
     renamed. A process that was not named, or cannot be seen from here, proves nothing.
+
+    An agent of Houmao 2 names no process, and its lease lasts for a hundred years. By its own rules
+    it is gone when its tmux session is.
     """
+    if agent.lifecycle is not UNSET and agent.holder is None:
+        return _tmux_session(agent, ports) is Liveness.DEAD
     return is_dead(agent, ports) and _tmux_session(agent, ports) in (None, Liveness.DEAD)
 
 

@@ -4,10 +4,12 @@ It lies at `<session_root>/manifest.json`. `holdfast agents run` and `start` wri
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.domains.agents import houmao_manifest
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.agents.records import AgentKey
 from holdfast.kernel.agent_adapter import (
@@ -17,7 +19,7 @@ from holdfast.kernel.agent_adapter import (
     TmuxAdapter,
     convert_settings,
 )
-from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.codec import Plain, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 
@@ -66,8 +68,9 @@ def from_json(data: bytes) -> Manifest:
             f"the manifest has {len(data)} bytes and may have {MANIFEST_BYTES_MAX}", bytes=len(data)
         )
     try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        document = houmao_manifest.to_current(msgspec.json.decode(data, type=dict[str, Any]))
+        return msgspec.convert(document, Manifest)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(
             f"it is not a manifest: {error}. docs/agents.md shows one", why=str(error)
         ) from None
@@ -92,13 +95,13 @@ def encode(manifest: Manifest) -> bytes:
         ) from None
 
 
-def as_json(manifest: Manifest) -> bytes:
-    """Encode a manifest for a file, indented for people. Raises InvalidValue for a manifest that
-    could not be decoded again.
+def as_json(manifest: Manifest, *, houmao_since: datetime | None = None) -> bytes:
+    """Encode a manifest for a file, indented for people. With `houmao_since`, when the agent was
+    started, also Houmao 2 reads it. Raises InvalidValue for a manifest that could not be decoded
+    again.
     """
     data = encode(manifest)
+    if houmao_since is not None:
+        data = to_json(houmao_manifest.of_current(to_plain(manifest), created_at=houmao_since))
     from_json(data)
     return msgspec.json.format(data, indent=2) + b"\n"
-
-
-_decoder = msgspec.json.Decoder(Manifest)

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from msgspec import UNSET
+
 from holdfast.domains.agents.records import AGENTS, Agent, bare
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import Fenced, Held, LeaseLost, RecordInvalid
@@ -60,6 +62,19 @@ def check_owner(tx: Tx, agent_id: str, generation_id: str, token: int | None) ->
             current=row.record.token,
         )
     return row.record
+
+
+def check_active(agent: Agent) -> None:
+    """Refuse to renew an agent that its own system has stopped. Raises LeaseLost."""
+    if agent.lifecycle is not UNSET and agent.lifecycle.ended:
+        raise LeaseLost(
+            f"{agent.agent_name} ({agent.agent_id}) is {agent.lifecycle_state} since "
+            f"{render(agent.lifecycle.state_updated_at)}: publish it again, or start it again in "
+            "its own system",
+            agent_id=agent.agent_id,
+            generation_id=agent.generation_id,
+            state=agent.lifecycle_state,
+        )
 
 
 def check_resume(before: Agent | None, draft: Agent, now: datetime) -> None:

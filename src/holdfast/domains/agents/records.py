@@ -2,7 +2,8 @@
 
 Version 2 of the record has the fields of the registry that Holdfast replaces, so that a folder of
 that registry is read as it is. Holdfast adds `holder`, `token` and `lease_s`, and leaves out
-`terminal` for an agent that runs without tmux.
+`terminal` for an agent that runs without tmux. In a file, a record may also have version 3 of that
+registry (`houmao_record.py`): it is one with a `lifecycle`.
 """
 
 import re
@@ -11,7 +12,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
+from holdfast.domains.agents import houmao_record
+from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
@@ -26,6 +31,10 @@ from holdfast.kernel.store import ReadTx
 VERSION = 2
 PREFIXES = ("HOLDFAST-", "HOUMAO-")
 """A name may be typed with any of these, or with none."""
+_RESERVED = re.compile("houmao[^0-9a-z]", re.IGNORECASE)
+"""The beginning of a name that nobody may choose where names have no prefix: Houmao gives such
+names itself.
+"""
 
 
 def bare(name: str) -> str:
@@ -52,7 +61,17 @@ def inner(name: str, what: str = "agent name") -> str:
 
 
 def canonical(name: str, prefix: str) -> str:
-    """The name with the configured prefix. Raises InvalidName as `inner` does."""
+    """The name with the configured prefix, under which an agent is published. Without a prefix,
+    `HOUMAO-gpu` and `gpu` may be two agents, so that the first cannot be chosen.
+
+    Raises InvalidName for that, and as `inner` does.
+    """
+    if not prefix and _RESERVED.match(name):
+        raise InvalidName(
+            f"{name!r} is reserved: names have no prefix here (agents.prefix), so write "
+            f"{name[len('HOUMAO-') :] or 'gpu'}",
+            what="agent name",
+        )
     return check_agent_name(prefix + inner(name))
 
 
@@ -105,7 +124,7 @@ class Agent(Record, frozen=True, kw_only=True):
 
     `mailbox` belongs to the other registry and is kept unchanged. `holder` is the agent's own
     process, if its publisher named one. `lease_s` is the length of the published lease; a gateway
-    that renews the lease keeps to it.
+    that renews the lease keeps to it. A record of version 3 has a `lifecycle`.
     """
 
     schema_version: int = VERSION
@@ -122,6 +141,7 @@ class Agent(Record, frozen=True, kw_only=True):
     holder: Holder | None = None
     token: int = 0
     lease_s: float | None = None
+    lifecycle: HoumaoLifecycle | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,8 +153,13 @@ class Agent(Record, frozen=True, kw_only=True):
             )
 
     def fresh(self, now: datetime) -> bool:
-        """True up to and including the instant its lease expires."""
-        return self.lease_expires_at >= now
+        """True up to and including the instant its lease expires; False once it has stopped."""
+        return self.lease_expires_at >= now and self.lifecycle_state in ("active", "relaunching")
+
+    @property
+    def lifecycle_state(self) -> houmao_record.State:
+        """The state in a record of version 3; any other record is that of an active agent."""
+        return "active" if self.lifecycle is UNSET else self.lifecycle.state
 
     @property
     def session_name(self) -> str | None:
@@ -150,6 +175,8 @@ def to_file(agent: Agent) -> Document:
     """The document of a record in a file. Empty fields are left out, as other programs that read
     the folder do not know all of them.
     """
+    if agent.lifecycle is not UNSET:
+        return houmao_record.of_current(to_plain(agent), agent.lifecycle)
     return {
         name: value
         for name, value in to_plain(agent).items()
@@ -161,25 +188,74 @@ def from_file(key: str, document: Document) -> Agent:
     """The record in a file's document. Raises ValueError for an invalid document and for the
     record of another agent, and SchemaTooNew.
     """
-    version = document.get("schema_version")
-    if isinstance(version, int) and version > VERSION:
+    version, newest = document.get("schema_version"), houmao_record.VERSION
+    if isinstance(version, int) and version > newest:
         raise SchemaTooNew(
-            f"agents/{key} has schema version {version} and this program knows up to {VERSION}: "
-            "use a newer holdfast",
+            f"agents/{key} has schema version {version} and this program knows {VERSION} and "
+            f"{newest}: use a newer holdfast",
             space="agents",
             key=key,
             version=version,
         )
+    if version == newest and not isinstance(version, bool):
+        return _own_record(key, msgspec.convert(houmao_record.to_current(document), Agent))
     if version != VERSION:
-        raise ValueError(f"its schema_version is {version!r}, and this program reads {VERSION}")
+        raise ValueError(
+            f"its schema_version is {version!r}, and this program reads {VERSION} and {newest}"
+        )
     gateway = document.get("gateway")
     if isinstance(gateway, dict) and all(value is None for value in gateway.values()):
         # The other registry writes an agent without a gateway like this.
         document = {**document, "gateway": None}
-    agent = msgspec.convert(document, Agent)
+    if "lifecycle" in document:
+        raise ValueError(f"a record of version {VERSION} has no lifecycle")
+    return _own_record(key, msgspec.convert(document, Agent))
+
+
+def _own_record(key: str, agent: Agent) -> Agent:
     if agent.agent_id != key:
         raise ValueError(f"agent_id is {agent.agent_id}, which is not that of its folder")
     return agent
+
+
+class _Aside(Plain, frozen=True, kw_only=True):
+    """What a file of version 3 has no place for, of that generation."""
+
+    generation_id: Text
+    holder: Holder | None = None
+    token: int = 0
+    lease_s: float | None = None
+    gateway: GatewayAddress | None = None
+
+
+def _aside(agent: Agent) -> Document | None:
+    if agent.lifecycle is UNSET:
+        return None
+    gateway = agent.gateway
+    named = gateway is None or houmao_record.has_place_for(gateway.host)
+    kept = _Aside(
+        generation_id=agent.generation_id,
+        holder=agent.holder,
+        token=agent.token,
+        lease_s=agent.lease_s,
+        gateway=None if named else gateway,
+    )
+    document: Document = to_plain(kept)
+    return document
+
+
+def _rejoin(agent: Agent, document: Document) -> Agent:
+    aside = msgspec.convert(document, _Aside)
+    if agent.lifecycle is UNSET or aside.generation_id != agent.generation_id:
+        # Another program has published another agent since.
+        return agent
+    return replace(
+        agent,
+        holder=aside.holder,
+        token=aside.token,
+        lease_s=aside.lease_s,
+        gateway=agent.gateway or aside.gateway,
+    )
 
 
 def _refuse_version_1(_: Document) -> Document:
@@ -195,7 +271,9 @@ AGENTS = Space(
         "name": lambda agent: (bare(agent.agent_name),),
         "tmux_session": lambda agent: (agent.session_name,) if agent.session_name else None,
     },
-    layout=FilePerRecord("agents", "live_agents/{key}/record.json", Wire(to_file, from_file)),
+    layout=FilePerRecord(
+        "agents", "live_agents/{key}/record.json", Wire(to_file, from_file, _aside, _rejoin)
+    ),
 )
 
 
@@ -213,6 +291,8 @@ TMUX_BACKED: Mapping[str, bool] = {
     "claude_headless": True,
     "codex_headless": True,
     "gemini_headless": True,
+    "kimi_headless": True,
+    "codex_app_server": False,
     "cao_rest": False,
     "houmao_server_rest": False,
     "command": False,

@@ -4,11 +4,13 @@ import uuid
 from datetime import datetime
 from functools import partial
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from holdfast.domains.agents import control, liveness, ownership, resolution
+from holdfast.domains.agents import control, houmao_record, liveness, ownership, resolution
 from holdfast.domains.agents.cleanup import CleanupReport, CleanupRun
 from holdfast.domains.agents.control import Target
+from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.domains.agents.liveness import AgentLiveness
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
 from holdfast.domains.agents.ports import AgentPorts
@@ -103,6 +105,15 @@ class Agents:
         until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
         length_s = self.settings.lease_s if lease_s is None else lease_s
         now = self.store.now()
+        lifecycle: HoumaoLifecycle | UnsetType = UNSET
+        if self.settings.record_version == houmao_record.VERSION:
+            houmao_record.check(backend, session_name)
+            lifecycle = HoumaoLifecycle(
+                state="active",
+                relaunchable=False,
+                state_updated_at=now,
+                last_session_name=session_name,
+            )
         granted = leases.grant(now, length_s)
         if until is not None and until <= now:
             raise InvalidValue(
@@ -127,6 +138,7 @@ class Agents:
                 published_at=now,
                 lease_expires_at=until or granted.expires_at,
                 lease_s=length_s if until is None else None,
+                lifecycle=lifecycle,
             )
         )
         self._steady.compare()
@@ -218,6 +230,7 @@ class Agents:
 
         def body(tx: Tx) -> Agent:
             agent = ownership.check_owner(tx, agent_id, generation_id, token)
+            ownership.check_active(agent)
             if self._exclusive and not agent.fresh(tx.now):
                 ownership.check_name_is_free(tx, agent)
             length_s = (agent.lease_s or self.settings.lease_s) if lease_s is None else lease_s
@@ -244,6 +257,8 @@ class Agents:
 
         def body(tx: Tx) -> Agent:
             agent = ownership.check_owner(tx, agent_id, generation_id, None)
+            if checked is not None:
+                ownership.check_active(agent)
             after = replace(agent, gateway=checked)
             tx.put(AGENTS, agent_id, after)
             where = None if checked is None else f"{checked.host}:{checked.port}"

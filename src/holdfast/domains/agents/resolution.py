@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from holdfast.domains.agents.records import AGENTS, Agent, id_of, inner, stored_agent
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Plain
@@ -26,6 +28,7 @@ class Reason(enum.StrEnum):
     EXPIRED = "expired"
     OTHER_NAME = "other_name"
     AMBIGUOUS = "ambiguous"
+    STOPPED = "stopped"
 
 
 class Resolution(Plain, frozen=True, kw_only=True):
@@ -73,24 +76,38 @@ def resolve(store: Store, asked: str, prefix: str) -> Resolution:
     """Look up a name or an id. Raises InvalidName for a text that can be neither."""
     bare_name = inner(asked, "agent name or id")
     # Not checked by `canonical`: with the prefix it may be too long for a name, and still be an id.
-    name = prefix + bare_name
+    # Without a prefix, the name as it was typed comes first.
+    name = prefix + bare_name if prefix else asked
 
     def look(tx: ReadTx) -> _Found:
         now, by_id = tx.now, stored_agent(tx, asked)
-        if isinstance(by_id, Agent) and by_id.fresh(now):
+        if isinstance(by_id, Agent) and _lives(by_id, now):
             return _Found(by_id, now)
         # Some stores do not know the name of a damaged record: only its id tells if it is meant.
         named = [row.record for row in tx.find(AGENTS, "name", (bare_name,), damaged=[])]
         return _Found(by_id, now, named, None if named else stored_agent(tx, id_of(name)))
 
     found = store.read(look, scope=[AGENTS])
-    if isinstance(found.by_id, Agent) and found.by_id.fresh(found.now):
+    if isinstance(found.by_id, Agent) and _lives(found.by_id, found.now):
         return Resolution(asked=asked, record=found.by_id)
-    fresh = [agent for agent in found.named if agent.agent_name == name and agent.fresh(found.now)]
+    living = [agent for agent in found.named if _lives(agent, found.now)]
+    fresh = [agent for agent in living if agent.agent_name == name]
+    if not prefix and not fresh:
+        # An agent that its own system named may have the prefix there, and need not.
+        fresh = living
     if len(fresh) == 1:
         return Resolution(asked=asked, record=fresh[0])
     reason, detail, ids = _why_none(asked, name, fresh, found)
     return Resolution(asked=asked, reason=reason, detail=detail, agent_ids=tuple(ids))
+
+
+def _lives(agent: Agent, now: datetime) -> bool:
+    return agent.lifecycle_state == "active" and agent.fresh(now)
+
+
+def _since(agent: Agent) -> datetime:
+    """When the state in its record began."""
+    return agent.published_at if agent.lifecycle is UNSET else agent.lifecycle.state_updated_at
 
 
 def _why_none(
@@ -102,7 +119,7 @@ def _why_none(
         detail = f"{name} is the name of {counted(len(ids), 'live agent')}: give an id"
         return Reason.AMBIGUOUS, f"{detail}: {', '.join(ids)}", ids
     # A fresh record under another prefix comes before all stale ones.
-    candidates = [agent for agent in found.named if agent.fresh(found.now)]
+    candidates = [agent for agent in found.named if _lives(agent, found.now)]
     for one in [*candidates, found.by_id, *found.named, found.derived]:
         if isinstance(one, Corrupt):
             reason = Reason.MALFORMED if one.fields.get("malformed") else Reason.SCHEMA_INVALID
@@ -110,6 +127,12 @@ def _why_none(
         if one is None:
             continue
         who = f"{one.agent_name} ({one.agent_id})"
+        if one.lifecycle_state != "active":
+            detail = (
+                f"{who} is {one.lifecycle_state} since {render(_since(one))}: start it again, here "
+                "or in its own system"
+            )
+            return Reason.STOPPED, detail, [one.agent_id]
         if one.fresh(found.now):
             detail = (
                 f"the agent that could be {name} is published as {who}: give its id, or set "

@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.domains.gateway.adapter import Answer, Delivery, Observation
 from holdfast.domains.gateway.gateway import Gateway
 from holdfast.domains.gateway.records import INTERRUPTED_BY_RESTART
+from holdfast.domains.gateway.request import named
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
@@ -232,7 +233,7 @@ class DeliveryWorker:
         except Unavailable:
             return None
         try:
-            delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
+            delivery = self._adapter.deliver(self._text_of(request), seen.instance_id)
         except Fenced:
             # Another instance came since the look. The next look records it, and the request waits
             # for an operator.
@@ -244,6 +245,12 @@ class DeliveryWorker:
         with contextlib.suppress(Unavailable):
             self._gateway.delivered(request)
         return delivery
+
+    def _text_of(self, request: QueueRequest) -> str:
+        prompt: str = request.payload["prompt"]
+        if not self._gateway.name_sender:
+            return prompt
+        return named(prompt, request.sender, claimed=request.sender_claimed)
 
     def _meant_for(self, request: QueueRequest, seen: Observation) -> bool:
         return seen.instance_id is not None and self._gateway.attachment.epoch == request.epoch

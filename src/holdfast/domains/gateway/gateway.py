@@ -24,6 +24,7 @@ from holdfast.domains.gateway.records import (
 )
 from holdfast.domains.gateway.request import (
     Submission,
+    away,
     check_admission,
     check_reconcilable,
     check_serving,
@@ -38,6 +39,7 @@ from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S, QUESTION_CHARS
+from holdfast.kernel.names import check_new_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.kernel.text import clipped
@@ -73,8 +75,12 @@ class Gateway:
         journal: Journal,
         adapter: Adapter,
         processes: Processes,
+        *,
+        name_sender: bool = False,
     ) -> None:
         self.queue = queue
+        self.name_sender = name_sender
+        """The agent gets each prompt behind the name of its sender."""
         self.agent = queue.name
         self.adapter = adapter
         self.on_change: Callable[[], None] = lambda: None
@@ -343,17 +349,23 @@ class Gateway:
             self.agent, backend, self.attachment, self.seen, head, self.served_at, self._since
         )
 
-    def reply(self, question_id: str, reply: str, *, by: str = "") -> Question:
+    def reply(
+        self, question_id: str, reply: str, *, by: str = "", claimed: bool = False
+    ) -> Question:
         """Answer a question of the agent with the name of a choice, or with a text where the
-        question takes one; return the question. `by` is noted in the journal.
+        question takes one; return the question. The journal notes `by`, and whether only the caller
+        says so.
 
         Raises NotFound when there is no such question any more, InvalidValue for an answer that it
-        does not take, UpstreamUnavailable when the agent is away, and Fenced.
+        does not take, InvalidName, UpstreamUnavailable when the agent is away, and Fenced.
         """
+        if by:
+            check_new_label(by, "by")
         self.check_serving()
         seen = self.look()
+        if seen.instance_id is None:
+            raise away(self.agent, seen)
         question = find_question(seen.questions, question_id, reply)
-        assert seen.instance_id is not None
         self.adapter.reply(question_id, reply, seen.instance_id)
         self._note(
             "gateway.question_answered",
@@ -361,6 +373,7 @@ class Gateway:
             subject=clipped(question.subject, QUESTION_CHARS),
             reply=clipped(reply, QUESTION_CHARS),
             by=by,
+            **({"claimed": True} if claimed else {}),
         )
         self.look()
         return question

@@ -11,6 +11,7 @@ from holdfast.domains.gateway.records import Attachment, Server, admission_of
 from holdfast.domains.gateway.state import Question
 from holdfast.kernel import errors
 from holdfast.kernel.limits import PROMPT_BYTES_MAX, REPLY_BYTES_MAX
+from holdfast.kernel.names import check_new_label
 from holdfast.kernel.text import hidden_in
 from holdfast.primitives.queue import Draft
 from holdfast.primitives.queue.queue import check_draft
@@ -19,6 +20,9 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters other than tab and newline. ESC[201~ would end a bracketed paste, and the
 terminal would take the rest of the prompt as keys.
 """
+
+
+_NO_BRACKETS = str.maketrans("[]", "()")
 
 
 class Submission(NamedTuple):
@@ -34,10 +38,16 @@ def draft_of(
     check: Callable[[str], None],
     *,
     idempotency_key: str | None = None,
+    sender: str | None = None,
+    sender_claimed: bool = False,
+    name_sender: bool = False,
 ) -> Draft:
-    """The draft of a request; `check` is the adapter's own check of a prompt. Raises InvalidValue
-    and InvalidName before anything is stored.
+    """The draft of a request; `check` is the adapter's own check of a prompt. With `name_sender`
+    the agent gets the prompt behind the name of its sender. Raises InvalidValue and InvalidName
+    before anything is stored.
     """
+    if sender is not None:
+        check_new_label(sender, "sender")
     if kind == "submit_prompt":
         if set(payload) - {"prompt"}:
             raise errors.InvalidValue(
@@ -47,6 +57,9 @@ def draft_of(
         if not isinstance(prompt, str):
             raise errors.InvalidValue('a prompt\'s payload is {"prompt": "..."}', field="prompt")
         check_prompt(prompt)
+        if name_sender:
+            prompt = named(prompt, sender, claimed=sender_claimed)
+            check_prompt(prompt)
         check(prompt)
     elif kind == "interrupt":
         if payload:
@@ -63,9 +76,21 @@ def draft_of(
         payload=dict(payload),
         idempotency_key=idempotency_key,
         express=kind == "interrupt",
+        sender=sender,
+        sender_claimed=sender_claimed,
     )
     check_draft(draft)
     return draft
+
+
+def named(prompt: str, sender: str | None, *, claimed: bool) -> str:
+    """A prompt behind the name of its sender, if that is known: `[from boss] say hello`. Brackets
+    in the name become parentheses, so that a name does not end before its end.
+    """
+    if sender is None:
+        return prompt
+    name = sender.translate(_NO_BRACKETS)
+    return f"[from {name}{', as claimed' if claimed else ''}] {prompt}"
 
 
 def _names(payload: Mapping[str, Any]) -> str:

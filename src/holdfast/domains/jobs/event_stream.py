@@ -33,14 +33,28 @@ from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.records import JOBS, Job, JobStatus
 from holdfast.domains.jobs.transitions import ExtraChange, LateRefusal, Verdict
 from holdfast.kernel.codec import json_bytes, to_plain
-from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
+from holdfast.kernel.errors import (
+    Corrupt,
+    ImpossibleTransition,
+    InvalidName,
+    InvalidValue,
+    NotFound,
+)
 from holdfast.kernel.holder import Processes
-from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX, JOB_EVENTS_KEEP, JOURNAL_READ_MAX
-from holdfast.kernel.names import check_job_id
+from holdfast.kernel.limits import (
+    JOB_EVENT_BYTES_MAX,
+    JOB_EVENTS_KEEP,
+    JOURNAL_READ_MAX,
+    REPLY_BYTES_MAX,
+)
+from holdfast.kernel.names import check_job_id, check_new_label, check_text
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
+
+ANSWER_FIELD = "answer"
+"""The field of an event's data that has the answer to a job that asked for a permission."""
 
 _log = logging.getLogger("holdfast.jobs")
 _SCOPE = [rows(JOBS), rows(JOB_EVENTS)]
@@ -62,6 +76,13 @@ class Received(NamedTuple):
     event: Event | None
     dropped: str | None
     news: bool = False
+
+
+class WaitingJob(NamedTuple):
+    """A job that waits for a permission, and the event that asks for it."""
+
+    job: Job
+    event: Event
 
 
 class Unsent(NamedTuple):
@@ -120,6 +141,66 @@ class JobEvents:
         if isinstance(published, LateRefusal):
             raise published.error
         return published
+
+    def waiting(self) -> list[WaitingJob]:
+        """The jobs that wait for a permission, the longest first. Damaged ones are skipped."""
+
+        def read(tx: ReadTx) -> list[WaitingJob]:
+            running = [row.record for row in tx.find(JOBS, "running", damaged=[])]
+            found = []
+            for job in running:
+                row = tx.get(JOB_EVENTS, event_key(job.job_id, job.last_seq))
+                if job.waiting_since is not None and row is not None:
+                    found.append(WaitingJob(job, row.record.event))
+            return found
+
+        found = self._store.read(read, scope=[JOBS, JOB_EVENTS])
+        return sorted(found, key=lambda one: (one.event.timestamp, one.job.job_id))
+
+    def answer(self, job_id: str, seq: int, reply: str, *, by: str, claimed: bool = False) -> Event:
+        """Answer the event `seq` of a job, which asks for a permission. The answer is an event of
+        the job: progress, whose data are ANSWER_FIELD, the number of the question and who answers.
+        With `claimed` only the caller says who that is.
+
+        Raises NotFound when the job does not ask that any more, InvalidName and InvalidValue.
+        """
+        check_job_id(job_id)
+        check_new_label(by, "by")
+        check_text(reply, "reply")
+        if not reply.strip() or len(reply.encode()) > REPLY_BYTES_MAX:
+            raise InvalidValue(
+                f"the reply has {len(reply.encode())} bytes: write 1 to {REPLY_BYTES_MAX}",
+                field="reply",
+            )
+        data = {ANSWER_FIELD: reply, "question": seq, "by": by}
+        if claimed:
+            data["claimed"] = True
+
+        def body(tx: Tx) -> Event:
+            row = tx.get(JOBS, job_id)
+            if row is None or row.record.waiting_since is None or row.record.last_seq != seq:
+                raise NotFound(
+                    f"job {job_id} does not ask for this permission any more: it was answered, or "
+                    "its worker went on",
+                    job_id=job_id,
+                    question=seq,
+                )
+            detail = f"{by} answers: {reply}"
+            after, event = self._store_event(tx, row.record, EventKind.PROGRESS, detail, data)
+            self._write(tx, row.record, after)
+            return event
+
+        answered = self._store.transact(body, scope=_SCOPE)
+        self.unlogged = True
+        return answered
+
+    def answer_to(self, job_id: str, seq: int) -> dict[str, Any] | None:
+        """The data of the answer to the event `seq` of a job, if there is one."""
+        for event in self.of_job(job_id, after_seq=seq):
+            data = event.data
+            if isinstance(data, dict) and ANSWER_FIELD in data and data.get("question") == seq:
+                return data
+        return None
 
     def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> ExtraChange:
         """The event of a step of the registry, for its `also`: stored in the same transaction."""

@@ -1,16 +1,21 @@
 """Agents for the page: who is alive, and why not."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from holdfast.domains.agents import Agent, Agents
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness, survivors_of
 from holdfast.domains.agents.records import bare
+from holdfast.domains.gateway import AgentState
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
 from holdfast.kernel.holder import Liveness, survivors_named
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
+from holdfast.kernel.text import counted
+from holdfast.operations.agent_work import AgentWork, work_of
 from holdfast.operations.page.explanation import Fact, Tone, Why, known, matching
+from holdfast.operations.page.questions import questions_of
 from holdfast.runtime.connection import Holdfast
 
 _STATES: dict[str, tuple[Tone, str]] = {
@@ -24,6 +29,17 @@ _STATES: dict[str, tuple[Tone, str]] = {
     "expired": ("bad", "its lease has expired: it was not refreshed in time"),
 }
 """The states of an agent as seen from here, and what each means."""
+
+_LIVING = ("alive", "presumed")
+_DOES: dict[AgentState, tuple[Tone, str]] = {
+    AgentState.STARTING: ("busy", "it has not shown yet that it takes prompts"),
+    AgentState.READY: ("good", "it takes a prompt at once"),
+    AgentState.WORKING: ("busy", "it works"),
+    AgentState.ASKING: ("wait", "it waits for somebody at its terminal"),
+    AgentState.DRAFT: ("wait", "somebody's text is in its input box"),
+    AgentState.EXITED: ("bad", "it has ended"),
+}
+"""What a living agent does, by its gateway."""
 
 _ABOUT_AGENTS = ("agent.", "gateway.")
 """How the kinds of those journal entries begin whose subject is an agent."""
@@ -47,6 +63,9 @@ class AgentLine(Plain, frozen=True, kw_only=True):
     gateway: str | None
     lease_expires_at: Instant
     published_at: Instant
+    since: Instant | None
+    """When what its gateway says of it began."""
+    works_on: str
 
 
 class AgentPage(Plain, frozen=True, kw_only=True):
@@ -123,13 +142,20 @@ def name_of(agents: Agents, agent_id: str) -> str | None:
 
 
 def line_of(hf: Holdfast, agent: Agent) -> AgentLine:
-    """An agent in a list."""
+    """An agent in a list. Of one that lives it says what the agent does, where that is known."""
     state = _state(hf, agent)
+    work = AgentWork() if agent.gateway is None else work_of(hf, agent)
     tone, why = _STATES[state]
+    does = _DOES.get(work.state) if state in _LIVING and work.gateway == "serving" else None
     left = survivors_of(agent, hf.processes, embedded=hf.store.embedded) if state == "dead" else ()
     if left:
         why = f"its process has ended, and processes that it started live ({survivors_named(left)})"
         why += ": its id stays its own until they end"
+    if does is not None:
+        state, (tone, why) = work.state.value, does
+        why = work.waits or why
+        if work.questions:
+            why = f"{counted(work.questions, 'question waits', 'questions wait')} for an answer"
     return AgentLine(
         agent_id=agent.agent_id,
         name=agent.agent_name,
@@ -143,6 +169,8 @@ def line_of(hf: Holdfast, agent: Agent) -> AgentLine:
         gateway=None if agent.gateway is None else f"{agent.gateway.host}:{agent.gateway.port}",
         lease_expires_at=agent.lease_expires_at,
         published_at=agent.published_at,
+        since=None if does is None else work.since,
+        works_on=work.activity,
     )
 
 
@@ -152,6 +180,11 @@ def why_agent(hf: Holdfast, agent_id: str) -> Why:
     """
     agent = hf.agents.get(agent_id)
     line, parts = line_of(hf, agent), hf.agents.liveness(agent)
+    names = {bare(agent.agent_name), agent.agent_id}
+    if agent.gateway is not None:
+        # Its gateway may be kept under a word of its own.
+        names.add(Path(agent.gateway.state_path).parent.name)
+    questions = questions_of(hf, *names)
     return Why(
         kind="agent",
         name=agent.agent_id,
@@ -160,6 +193,8 @@ def why_agent(hf: Holdfast, agent_id: str) -> Why:
         tone=line.tone,
         words=(f"{bare(line.name)}: {line.why}.", _parts_words(parts)),
         facts=known(
+            Fact(name="since", at=line.since),
+            Fact(name="works on", text=line.works_on),
             Fact(name="lease ends", at=agent.lease_expires_at),
             Fact(name="published", at=agent.published_at),
             Fact(name="process", text="" if line.pid is None else f"pid {line.pid}"),
@@ -169,7 +204,8 @@ def why_agent(hf: Holdfast, agent_id: str) -> Why:
             Fact(name="generation", text=agent.generation_id),
             Fact(name="id", text=agent.agent_id),
         ),
-        advice=_advice(line, parts),
+        advice=("answer what it asks",) if questions else _advice(line, parts),
+        questions=questions,
     )
 
 

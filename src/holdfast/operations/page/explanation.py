@@ -18,7 +18,14 @@ Tone = Literal["good", "busy", "wait", "bad", "idle"]
 """How a thing is doing, for its colour: well, at work, waiting, in need of attention, or idle."""
 
 Verb = Literal[
-    "kick", "cancel_job", "requeue_job", "retry_job", "replay", "discard", "cancel_request"
+    "kick",
+    "cancel_job",
+    "requeue_job",
+    "retry_job",
+    "replay",
+    "discard",
+    "cancel_request",
+    "answer",
 ]
 """What an operator may do. Nothing else has a button."""
 
@@ -44,6 +51,23 @@ class Action(Plain, frozen=True, kw_only=True):
     """For a resource: the one job to take it from. A job that came since keeps it."""
     token: int | None = None
     """For a job: the attempt to end. A later attempt goes on."""
+    question_id: str | None = None
+    """For an agent's question: the one to answer; `about` says what it asks."""
+    about: str = ""
+    reply: str | None = None
+    """The answer; None for a text that the operator writes."""
+
+
+class AskedQuestion(Plain, frozen=True, kw_only=True):
+    """A question that waits for an operator."""
+
+    question_id: str
+    subject: str
+    detail: str
+    asked_at: Instant
+    expires_at: Instant | None
+    actions: tuple[Action, ...]
+    """Without any it is answered in the agent's own terminal."""
 
 
 class Why(Plain, frozen=True, kw_only=True):
@@ -58,6 +82,7 @@ class Why(Plain, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     advice: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()
+    questions: tuple[AskedQuestion, ...] = ()
 
 
 def matching(

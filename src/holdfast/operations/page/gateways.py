@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.domains.gateway import GatewayStatus
+from holdfast.domains.gateway import AgentState, GatewayStatus
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.text import counted
 from holdfast.operations.gateways import RequestView
-from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, AskedQuestion, Fact, Tone, Why, known
 
 _PROMPT_CHARS = 2000
+ASKS = "asks"
+_DRAFT = "draft"
 
 
 class GatewayLine(Plain, frozen=True, kw_only=True):
@@ -31,6 +33,10 @@ class GatewayLine(Plain, frozen=True, kw_only=True):
     running: bool = False
     reconcile: bool = False
     """An operator must decide."""
+    waits_for_somebody: bool = False
+    """The agent asks something, or somebody's text is in its input box, since `since`."""
+    since: Instant | None = None
+    activity: str = ""
 
 
 class RequestLine(Plain, frozen=True, kw_only=True):
@@ -44,6 +50,7 @@ class RequestLine(Plain, frozen=True, kw_only=True):
     epoch: int
     accepted_at: Instant
     finished_at: Instant | None
+    sender: str
     error: str
     cancel: Action | None
 
@@ -74,11 +81,17 @@ def gateway_line(
         address=f"{host}:{port}" if host and port else "",
         running=status.active_execution == "running",
         reconcile=status.request_admission == "blocked_reconciliation",
+        waits_for_somebody=state in (ASKS, _DRAFT),
+        since=status.agent_state_since,
+        activity=status.activity,
     )
 
 
 def gateway_details(
-    line: GatewayLine, status: GatewayStatus | None, requests: Sequence[RequestView]
+    line: GatewayLine,
+    status: GatewayStatus | None,
+    requests: Sequence[RequestView],
+    questions: tuple[AskedQuestion, ...] = (),
 ) -> GatewayDetails:
     """A gateway, why it is as it is, and its requests, the newest first."""
     old = [one for one in requests if one.state == "accepted" and one.epoch < line.epoch]
@@ -96,6 +109,9 @@ def gateway_details(
             *([f"It says: {detail}"] if detail else []),
         ),
         facts=known(
+            Fact(name="agent", text="" if status is None else status.agent_state.value),
+            Fact(name="since", at=line.since),
+            Fact(name="works on", text=line.activity),
             Fact(name="waiting and running", text=str(line.queue_depth)),
             Fact(name="epoch", text=str(line.epoch) if line.epoch else ""),
             Fact(name="kept under", text=line.agent if line.agent != line.name else ""),
@@ -105,6 +121,7 @@ def gateway_details(
         ),
         advice=_advice(line),
         actions=_actions(line, len(old)) if line.reconcile else (),
+        questions=questions,
     )
     return GatewayDetails(why=why, requests=tuple(_request(one) for one in reversed(requests)))
 
@@ -135,6 +152,11 @@ def _state(status: GatewayStatus | None, silent: bool) -> tuple[Tone, str, str]:
         )
     if status.request_admission == "blocked_unavailable":
         return "bad", "blocked: no agent", "the agent is not there, so nothing is accepted"
+    if status.agent_state is AgentState.ASKING:
+        subjects = "; ".join(one.subject for one in status.questions)
+        return "wait", ASKS, f"the agent asks: {subjects}" if subjects else status.detail
+    if status.agent_state is AgentState.DRAFT:
+        return "wait", _DRAFT, status.detail
     if status.active_execution == "running":
         return "busy", "running", "the agent works on a request"
     return "good", "open", "it accepts requests, and nothing runs"
@@ -146,6 +168,10 @@ def _advice(line: GatewayLine) -> tuple[str, ...]:
             "read what waits below, then replay it to the new instance or discard it; nothing "
             "is replayed by itself",
         )
+    if line.state == ASKS:
+        return ("answer what it asks; where there is no button, in the agent's own terminal",)
+    if line.state == _DRAFT:
+        return ("send the text in the agent's input box, or remove it there; prompts wait for it",)
     if line.state in ("not attached", "never served"):
         return (f"start it: holdfast gateway serve {line.agent}",)
     if line.state == "blocked: no agent":
@@ -191,6 +217,7 @@ def _request(one: RequestView) -> RequestLine:
         epoch=one.epoch,
         accepted_at=one.accepted_at,
         finished_at=one.finished_at,
+        sender=f"{one.sender or ''}{', as claimed' if one.sender_claimed else ''}",
         error=": ".join(text for text in (one.error_code, one.error_detail) if text),
         cancel=Action(verb="cancel_request", subject=one.request_id, label="Cancel", effect=effect)
         if one.state == "accepted"

@@ -12,6 +12,7 @@ from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder, Liveness, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.operations.page.explanation import Action, Fact, Tone, Verb, Why, known, matching
+from holdfast.operations.page.questions import question_of_job
 from holdfast.primitives.journal import redacted
 from holdfast.runtime.connection import Holdfast
 
@@ -189,6 +190,7 @@ def _why(hf: Holdfast, job: Job) -> Why:
         ),
         advice=_advice(job),
         actions=_actions(job),
+        questions=question_of_job(hf, job.job_id) if job.waiting_since is not None else (),
     )
 
 
@@ -242,7 +244,7 @@ def _advice(job: Job) -> tuple[str, ...]:
         )
     if job.status is JobStatus.RUNNING:
         if job.waiting_since is not None:
-            return ("answer the agent in its own terminal",)
+            return ("answer what it asks; its worker reads the answer as an event of the job",)
         return (
             "when its worker dies it is put back by itself; requeue it only if the worker lives "
             "and is stuck",

@@ -12,7 +12,7 @@ from holdfast.kernel.store import Entry
 from holdfast.kernel.text import counted
 from holdfast.operations.page.agents import AgentCensus, agent_names
 from holdfast.operations.page.explanation import Tone
-from holdfast.operations.page.gateways import GatewayLine
+from holdfast.operations.page.gateways import ASKS, GatewayLine
 from holdfast.operations.page.jobs import line_of
 from holdfast.operations.page.workflows import SwapSnapshot, swap_snapshot
 from holdfast.primitives.locks.inspect import Alive, Graph, LockCounts
@@ -110,6 +110,10 @@ def _of_gateways(gateways: Sequence[GatewayLine]) -> Iterator[Need]:
                 tone="bad",
                 words=f"gateway of {line.name}: {line.why}",
             )
+        elif line.waits_for_somebody:
+            what = "" if line.state == ASKS else "has a draft: "
+            words = f"{line.name} {what}{line.why.removeprefix('the agent ')}"
+            yield Need(kind="gateway", name=line.agent, tone="wait", words=words, at=line.since)
 
 
 def _of_swap(swap: SwapSnapshot) -> Iterator[Need]:

@@ -15,7 +15,7 @@ from holdfast.kernel.limits import (
     QUEUE_PRUNE_LEAST_S,
     REQUEST_PAYLOAD_BYTES_MAX,
 )
-from holdfast.kernel.names import check_agent_name, check_id, check_label
+from holdfast.kernel.names import check_agent_name, check_id, check_label, check_new_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, Scope, Store, Tx
 from holdfast.kernel.text import counted
@@ -166,6 +166,8 @@ def check_draft(draft: Draft) -> None:
     check_label(draft.kind, "kind of request")
     if draft.idempotency_key is not None:
         check_label(draft.idempotency_key, "idempotency key")
+    if draft.sender is not None:
+        check_new_label(draft.sender, "sender")
     if (size := json_bytes(draft.payload)) > REQUEST_PAYLOAD_BYTES_MAX:
         raise InvalidValue(
             f"the payload has {size} bytes as JSON and may have {REQUEST_PAYLOAD_BYTES_MAX}: put "

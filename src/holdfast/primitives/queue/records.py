@@ -48,6 +48,8 @@ class Draft(Plain, frozen=True, kw_only=True):
     payload: dict[str, Any]
     idempotency_key: str | None = None
     express: bool = False
+    sender: str | None = None
+    sender_claimed: bool = False
 
 
 class QueueRequest(Record, frozen=True, kw_only=True):
@@ -55,7 +57,8 @@ class QueueRequest(Record, frozen=True, kw_only=True):
 
     `arrival` is the revision of its acceptance in the journal, which orders requests without a
     clock. `epoch` is the instance of the agent that it is meant for, `token` that of its claim, and
-    `beside` the request that ran when an express one arrived.
+    `beside` the request that ran when an express one arrived. `sender` is who sent it; with
+    `sender_claimed`, only the sender says so.
     """
 
     request_id: str
@@ -76,6 +79,8 @@ class QueueRequest(Record, frozen=True, kw_only=True):
     error_detail: str | None = None
     result: dict[str, Any] | None = None
     idempotency_key: str | None = None
+    sender: str | None = None
+    sender_claimed: bool = False
 
 
 class Head(Record, frozen=True, kw_only=True):

@@ -95,6 +95,8 @@ class QueueTransaction:
             beside=self.head.slot if draft.express else None,
             accepted_at=self._tx.now,
             idempotency_key=draft.idempotency_key,
+            sender=draft.sender,
+            sender_claimed=draft.sender_claimed,
         )
         self._put(request)
         if draft.idempotency_key is not None:

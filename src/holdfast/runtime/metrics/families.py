@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.domains.agents import Agent
+from holdfast.domains.gateway.state import AgentState
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.network import Counts
 from holdfast.domains.workflows import Workflow
@@ -80,7 +81,10 @@ class GatewayReading(NamedTuple):
 
 
 def of_gateways(
-    readings: Sequence[GatewayReading], unasked: int, hosting: HostingRecord | None
+    readings: Sequence[GatewayReading],
+    unasked: int,
+    hosting: HostingRecord | None,
+    now: datetime,
 ) -> Iterator[Metric]:
     yield gauges(
         "holdfast_gateway_up",
@@ -122,13 +126,41 @@ def of_gateways(
         ["program"],
         programs,
     )
-    states = Counter(() if hosting is None else (one.state for one in hosting.gateways))
+    hosted = Counter(() if hosting is None else (one.state for one in hosting.gateways))
     yield gauges(
         "holdfast_gateways_hosted",
         "Gateways of that host, by state.",
         ["state"],
-        (([state], float(number)) for state, number in sorted(states.items())),
+        (([state], float(number)) for state, number in sorted(hosted.items())),
     )
+    states = [status.agent_state for _, up, status in known if up]
+    yield gauges(
+        "holdfast_agent_states",
+        "Agents behind gateways that answer, by what they do.",
+        ["state"],
+        (([state.value], states.count(state)) for state in AgentState),
+    )
+    asked = [one.asked_at for _, up, status in known if up for one in status.questions]
+    yield gauge("holdfast_agent_questions", "Questions of agents without an answer.", len(asked))
+    yield gauge(
+        "holdfast_agent_question_age_seconds",
+        "Age of the oldest of them; 0 without one.",
+        _oldest_s(asked, now),
+    )
+
+
+def of_questions(waiting: Sequence[datetime], now: datetime) -> Iterator[Metric]:
+    """Of the jobs that wait for a permission, by when they asked."""
+    yield gauge("holdfast_jobs_waiting", "Jobs that wait for a permission.", len(waiting))
+    yield gauge(
+        "holdfast_job_waiting_age_seconds",
+        "For how long the first of them has waited; 0 without one.",
+        _oldest_s(waiting, now),
+    )
+
+
+def _oldest_s(moments: Sequence[datetime], now: datetime) -> float:
+    return max((now - min(moments)).total_seconds(), 0.0) if moments else 0.0
 
 
 def of_jobs(counts: Mapping[JobStatus, int], unsent: int, *, sendable: bool) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.network import Registry
+from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import HoldfastError, LockTimeout, NotFound, Unavailable
 from holdfast.kernel.limits import (
     METRICS_ASK_S,
@@ -99,6 +100,7 @@ class Metrics:
             ),
             "registry": lambda: families.of_registry(hf.network.counts()),
             "jobs": self._jobs,
+            "questions": self._questions,
             "agents": self._agents,
             "workflows": lambda: families.of_workflows(hf.workflows.snapshot()),
             "gateways": self._gateways,
@@ -144,8 +146,13 @@ class Metrics:
     def _gateways(self) -> Iterator[Metric]:
         names = self._hf.gateways()
         readings = asked_gateways(self._hf, names[:METRICS_GATEWAYS_MAX])
+        # By this machine's clock, as the gateways are on it: the store may be away.
         unasked = max(len(names) - METRICS_GATEWAYS_MAX, 0)
-        return families.of_gateways(readings, unasked, host_of(self._hf))
+        return families.of_gateways(readings, unasked, host_of(self._hf), SystemClock().now())
+
+    def _questions(self) -> Iterator[Metric]:
+        asked = [event.timestamp for _, event in self._hf.job_events.waiting()]
+        return families.of_questions(asked, self._hf.store.now())
 
     def _journal(self) -> Iterator[Metric]:
         hf, lags = self._hf, {}

@@ -6,6 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import UNSET
+
 from holdfast.kernel import token
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import Collision, StoreCorrupt
@@ -25,6 +27,7 @@ from holdfast.stores.files.redo import (
     REDO,
     FileChange,
     RevisionMark,
+    mark_of,
     redo_rows,
     revision_space,
 )
@@ -133,18 +136,22 @@ def _entries(files: NamespaceFiles, space: Space[Any]) -> Mapping[str, StoredDoc
 def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[StoredRecord]:
     """The records of the inner store, then those in files with their revisions in it."""
     in_files = {one.space.name for one in found}
-    revisions: dict[tuple[str, str, str], int] = {}
+    marks: dict[tuple[str, str, str], StoredRecord] = {}
     for kept in inner.records:
         if kept.space.name in in_files:
-            revisions[kept.space.name, kept.namespace, kept.key] = kept.revision
+            marks[kept.space.name, kept.namespace, kept.key] = kept
         elif kept.space not in (REDO, GENERATIONS):
             yield kept
     for files, space, entries in found:
         layout = file_layout(space)
         assert layout is not None
         for key in sorted(entries):
-            revision = revisions.get((space.name, files.namespace, key), ADOPTED)
+            mark = marks.get((space.name, files.namespace, key))
+            revision = ADOPTED if mark is None else mark.revision
             record = entries[key].record(space, key, layout.wire)
+            if mark is not None:
+                aside = mark.space.decode(key, mark.value).aside
+                record = record if aside is UNSET else layout.wire.rejoin(record, aside)
             yield StoredRecord(space, files.namespace, key, revision, space.encode(record))
 
 
@@ -160,11 +167,11 @@ def _inner_records(
         if layout is None:
             yield kept
             continue
-        document = to_plain(layout.wire.write(kept.space.decode(kept.key, kept.value)))
+        record, inner = kept.space.decode(kept.key, kept.value), revision_space(kept.space)
+        document = to_plain(layout.wire.write(record))
         documents.setdefault(kept.namespace, {}).setdefault(kept.space, {})[kept.key] = document
-        yield StoredRecord(
-            revision_space(kept.space), kept.namespace, kept.key, kept.revision, _MARK
-        )
+        mark = inner.encode(mark_of(kept.space, layout.wire, record))
+        yield StoredRecord(inner, kept.namespace, kept.key, kept.revision, mark)
     revision = token.first(contents.era)
     for namespace, by_space in documents.items():
         namespaces.add(namespace)

@@ -4,9 +4,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
+from msgspec import UNSET
+
 from holdfast.kernel.codec import raise_if_stack_full, to_json, to_plain
 from holdfast.kernel.errors import Corrupt, RecordInvalid
-from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
+from holdfast.kernel.layout import Document, FilePerRecord, OneFile, Wire
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
@@ -182,6 +184,11 @@ class Revisions:
         known = known if known is not None else self.all()
         return [known.get(key, ADOPTED) for key in keys]
 
+    def aside(self, key: str) -> Document | None:
+        """What was kept of a record beside its file."""
+        row = self._tx.get(self._space, key)
+        return None if row is None or row.record.aside is UNSET else row.record.aside
+
     def all(self) -> dict[str, int]:
         """Every revision by key."""
         known: dict[str, int] | None = self._cache.get(self._place)
@@ -281,7 +288,13 @@ class SpaceView(Generic[R]):
         """A copy of an entry's record: what the caller does to objects inside it must not reach the
         next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
         """
-        return self.space.decode(key, to_json(entry.record(self.space, key, self.layout.wire)))
+        wire = self.layout.wire
+        record = entry.record(self.space, key, wire)
+        # Only a record of such a form has something aside, so most reads need no second one.
+        if key not in self.changed and wire.aside(record) is not None:
+            aside = self._revisions.aside(key)
+            record = record if aside is None else wire.rejoin(record, aside)
+        return self.space.decode(key, to_json(record))
 
     def _rows(self, found: Sequence[tuple[str, R]], own: Callable[[], int]) -> list[Row[R]]:
         """Records with their revisions."""

@@ -11,8 +11,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.kernel.codec import Record, to_json
-from holdfast.kernel.space import Space
+from msgspec import UNSET, UnsetType
+
+from holdfast.kernel.codec import Record, to_json, to_plain
+from holdfast.kernel.layout import Wire
+from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.files.disk import Disk, Location, UnusableFile, sync_file, temporary
 from holdfast.stores.files.documents import parse, render
@@ -66,7 +69,9 @@ class RedoPart(Record, frozen=True, kw_only=True):
 
 
 class RevisionMark(Record, frozen=True, kw_only=True):
-    """A record that exists for its revision alone."""
+    """A record that exists for its revision, and for what the file of a record has no place for."""
+
+    aside: dict[str, Any] | UnsetType = UNSET
 
 
 class _RedoSpace(Space[RedoPart]):
@@ -250,6 +255,14 @@ def _digest_on(disk: Disk, location: Location) -> str:
 
 def _digest(data: bytes | None) -> str:
     return "" if data is None else blake2b(data, digest_size=16).hexdigest()
+
+
+def mark_of(space: Space[R], wire: Wire[R], record: R) -> RevisionMark:
+    """The mark that is stored for a record in a file."""
+    aside = wire.aside(record)
+    return RevisionMark(
+        schema_version=space.schema_version, aside=UNSET if aside is None else to_plain(aside)
+    )
 
 
 _revision_spaces: dict[tuple[str, int], Space[RevisionMark]] = {}

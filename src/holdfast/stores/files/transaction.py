@@ -30,6 +30,7 @@ from holdfast.stores.files.redo import (
     REDO,
     FileChange,
     RevisionMark,
+    mark_of,
     read_redo,
     revision_space,
 )
@@ -118,7 +119,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
             return
         check_key(key)
         view.put(key, record)
-        self._tx.put(revision_space(space), key, RevisionMark(schema_version=space.schema_version))
+        self._tx.put(revision_space(space), key, mark_of(space, view.layout.wire, record))
 
     def delete(self, space: Space[Any], key: str) -> bool:
         view = self._view(space)

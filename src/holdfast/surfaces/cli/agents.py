@@ -21,7 +21,9 @@ from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.limits import AGENT_MOMENT_S
+from holdfast.kernel.text import clipped, counted
 from holdfast.operations import agents as operations
+from holdfast.operations.agent_work import AgentWork
 from holdfast.operations.operation import Flag
 from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import check_command, start_in_tmux
@@ -131,21 +133,58 @@ def _pane_command(
 
 
 @agents.operation(operations.list_)
-def list_(found: list[Agent], hf: Holdfast) -> None:
-    """List agents by name; exit status 7 if records are damaged, which are named on stderr."""
+def list_(found: list[operations.ListedAgent], hf: Holdfast) -> None:
+    """List agents by name, and what each does, as its gateway last published it.
+
+    Exit status 7 if records are damaged, which are named on stderr.
+    """
     now = hf.store.now()
     table(
-        ["agent", "lease", "process", "tmux session", "tool", "id"],
+        [
+            "agent",
+            "state",
+            "works on",
+            "idle",
+            "gateway",
+            "lease",
+            "process",
+            "tmux session",
+            "tool",
+        ],
         [
             [
-                *(agent.agent_name, _lease(agent, now), _process(hf, agent)),
-                *(agent.session_name or "-", agent.identity.tool, agent.agent_id),
+                *(agent.agent_name, _state(agent.work, now), _about(agent.work)),
+                *(_idle(agent.work, now), _gateway(agent.work), _lease(agent, now)),
+                *(_process(hf, agent), agent.session_name or "-", agent.identity.tool),
             ]
             for agent in found
         ],
-        elastic=["agent", "tmux session", "id"],
+        elastic=["agent", "works on", "tmux session"],
         empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
     )
+
+
+def _state(work: AgentWork, now: datetime) -> str:
+    asked = f", {counted(work.questions, 'question')}" if work.questions else ""
+    if work.since is None:
+        return f"{work.state.value}{asked}"
+    since = span(work.since, now) if sys.stdout.isatty() else f"since {moment(work.since)}"
+    return f"{work.state.value} {since}{asked}"
+
+
+def _about(work: AgentWork) -> str:
+    """What it works on or, where nothing says that, what a prompt waits for."""
+    return clipped(work.activity or work.waits) or "-"
+
+
+def _idle(work: AgentWork, now: datetime) -> str:
+    if work.idle_since is None:
+        return "-"
+    return span(work.idle_since, now) if sys.stdout.isatty() else moment(work.idle_since)
+
+
+def _gateway(work: AgentWork) -> str:
+    return f"{work.gateway}, {work.queue_depth} queued" if work.queue_depth else work.gateway
 
 
 def _process(hf: Holdfast, agent: Agent) -> str:
@@ -158,6 +197,8 @@ def _process(hf: Holdfast, agent: Agent) -> str:
 
 
 def _lease(agent: Agent, now: datetime) -> str:
+    if agent.lifecycle_state != "active":
+        return agent.lifecycle_state
     if not sys.stdout.isatty():
         return moment(agent.lease_expires_at)
     if not agent.fresh(now):

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,13 @@ import click
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
+from holdfast.domains.gateway.state import Question
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
+from holdfast.kernel.settings import Settings
 from holdfast.kernel.text import clipped, counted
 from holdfast.operations import gateways as operations
+from holdfast.operations import questions
 from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
 from holdfast.runtime.gateway_identity import gateway_client
@@ -25,7 +28,7 @@ from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import STDIN, answer, read_file, working
-from holdfast.surfaces.cli.render import pairs, short_moment, table
+from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 3600.0
@@ -55,9 +58,22 @@ class Here:
         if token_file is not None:
             self._token = token_file.read_bytes().decode(errors="replace").strip()
 
+    job_events = None
+    """A gateway at an address knows no jobs."""
+
+    @property
+    def at_url(self) -> bool:
+        """The user gave an address."""
+        return self._url is not None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return settings_here()
+
     def gateway(self, agent: str) -> GatewayClient:
         """The client of an agent's gateway."""
-        settings = settings_here()
+        settings = self.settings
         connection = partial(connected, settings, create=False)
         return gateway_client(agent, settings, connection, url=self._url, token=self._token)
 
@@ -114,13 +130,18 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 @_operation(operations.status)
 def status(found: GatewayStatus, request: operations.GatewayKey) -> None:
     """Show the state of a gateway and its agent."""
-    hidden = ("schema_version", "protocol_version")
+    hidden = ("schema_version", "protocol_version", "questions")
     facts = [
         (name, str(value))
         for name, value in to_plain(found).items()
         if name not in hidden and value not in (None, "")
     ]
-    pairs([*facts, *_advice(request.agent, to_plain(found))])
+    asked = [(f"question {one.question_id}", _asked(one)) for one in found.questions]
+    pairs([*facts, *asked, *_advice(request.agent, to_plain(found))])
+
+
+def _asked(question: Question) -> str:
+    return f"{question.subject} ({_answers(question)})"
 
 
 def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -132,6 +153,8 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
         decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {epoch}"
         read = f"holdfast gateway requests {agent}"
         return [("what to do", completed(f"{read}, then {decide}"))]
+    if found["questions"]:
+        return [("what to do", completed(f"holdfast gateway answer {agent} [QUESTION] REPLY"))]
     if found["request_admission"] == "blocked_unavailable":
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
     return []
@@ -238,17 +261,96 @@ def _summary(request: dict[str, Any]) -> str:
     return f"{words} ({result['receipt']})" if "receipt" in result else words
 
 
+@gateway.command(name="questions")
+@click.argument("agent", required=False)
+@json_option
+@_place_options
+def questions_(agent: str | None, as_json: bool) -> None:
+    """List what agents ask their operators, and jobs that wait for a permission.
+
+    Without AGENT, those of all gateways of this machine.
+    """
+    with _asked_place() as place:
+        if agent is not None:
+            found = questions.of_agent(place, operations.GatewayKey(agent=agent))
+        elif isinstance(place, Here):
+            raise InvalidValue("--url is that of one gateway: say which AGENT it is", field="agent")
+        else:
+            found = questions.list_(place)
+    if as_json:
+        json_document(found)
+        return
+    table(
+        ["agent", "question", "asked", "about", "answers"],
+        [
+            [
+                *(one.agent, one.question_id, short_moment(one.asked_at), one.subject),
+                _answers(one),
+            ]
+            for one in found
+        ],
+        elastic=["about"],
+        empty="Nobody asks anything.",
+    )
+
+
+def _answers(question: Question | questions.OpenQuestion) -> str:
+    """How a question can be answered."""
+    if not question.choices:
+        return "in its own terminal"
+    names = [one.name for one in question.choices]
+    return " | ".join([*names, "TEXT"] if question.free_text else names)
+
+
+@gateway.command(name="answer")
+@click.argument("agent")
+@click.argument("words", metavar="[QUESTION] allow|deny|TEXT", nargs=-1, required=True)
+@json_option
+@_place_options
+def answer_(agent: str, words: tuple[str, ...], as_json: bool) -> None:
+    """Answer a question of an agent, or of a job that waits for a permission.
+
+    \b
+        holdfast gateway answer gpu allow
+        holdfast gateway answer gpu 1f5c9a deny
+        holdfast gateway answer gpu 1f5c9a "use the other branch"
+
+    QUESTION may be left out if exactly one is open. The answer is the name of a choice, or a text
+    where the question takes one: of a permission, a text refuses and says why. Exit status 1 when
+    the question is over, 2 when it does not take that answer.
+    """
+    if len(words) > 2:
+        raise InvalidValue("write a TEXT of several words in quotes", field="reply")
+    with _asked_place() as place:
+        known = words[0] if len(words) == 2 else questions.only_question(place, agent)
+        given = questions.AnswerQuestion(agent=agent, question_id=known, reply=words[-1])
+        done = questions.answer(place, given)
+    answer(to_json(done) if as_json else f"{done.agent} has the answer: {done.reply}")
+
+
+@contextmanager
+def _asked_place() -> Iterator[Any]:
+    """The store and the gateways of this machine, or the one gateway at --url."""
+    here = _here()
+    if here.at_url:
+        yield here
+        return
+    with connected(settings_here(), create=False) as hf:
+        yield hf
+
+
 @_operation(operations.requests)
 def requests(found: list[operations.RequestView], request: operations.ListRequests) -> None:
     """List an agent's requests in the order they came."""
     table(
-        ["request", "state", "epoch", "accepted", "kind", "what"],
+        ["request", "state", "epoch", "accepted", "from", "kind", "what"],
         [
             [
                 one.request_id,
                 f"{one.state} {one.error_code}" if one.error_code else one.state,
                 str(one.epoch),
                 short_moment(one.accepted_at),
+                _sender(one),
                 one.kind,
                 clipped(str(one.payload.get("prompt", ""))),
             ]
@@ -257,6 +359,11 @@ def requests(found: list[operations.RequestView], request: operations.ListReques
         elastic=["what"],
         empty=f"No requests. Hand one in: holdfast gateway prompt {request.agent} 'say hello'",
     )
+
+
+def _sender(request: operations.RequestView) -> str:
+    claimed = " (claimed)" if request.sender_claimed else ""
+    return "-" if request.sender is None else f"{request.sender}{claimed}"
 
 
 @_operation(operations.cancel)

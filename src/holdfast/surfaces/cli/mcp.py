@@ -28,9 +28,16 @@ from holdfast.surfaces.cli.serve import log_json_option
     metavar="LABEL",
     help="A queue it may claim jobs from; repeatable.  [--as]",
 )
+@click.option(
+    "--allow",
+    "may",
+    type=click.Choice(["answer"]),
+    multiple=True,
+    help="What it may do beside its own work; repeatable. answer: the questions of other agents.",
+)
 @log_json_option
 @store_options
-def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
+def mcp(label: str | None, queues: tuple[str, ...], may: tuple[str, ...], log_json: bool) -> None:
     """Serve the tools of agents over standard input and output, for one agent, until it ends.
 
     A client such as a coding agent starts this by itself; put this into its configuration:
@@ -61,4 +68,4 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
     settings = settings_here()
     with connected(settings) as hf:
         me = identify(label or settings.actor, queues, agent_above(hf))
-    serve(Session(connected(replace(settings, actor=me.by)), me), completed)
+    serve(Session(connected(replace(settings, actor=me.by)), me, may), completed)

@@ -15,8 +15,14 @@ from holdfast.domains.gateway import Gateway, GatewayStatus
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, CHALLENGE_PATTERN, proof_of
 from holdfast.domains.gateway.records import PROTOCOL_VERSION, Reconciled
 from holdfast.domains.gateway.request import Submission, draft_of
+from holdfast.domains.gateway.state import Question
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX, QUEUE_PRUNE_LEAST_S
+from holdfast.kernel.limits import (
+    GATEWAY_WAIT_MAX_S,
+    LABEL_CHARS_MAX,
+    LIST_MAX,
+    QUEUE_PRUNE_LEAST_S,
+)
 from holdfast.kernel.store import JOURNAL_TOPIC, Entry
 from holdfast.operations.gateways import Accepted, Detaching, RequestsPruned, RequestView
 from holdfast.primitives.queue import QueueRequest, RequestState
@@ -45,20 +51,29 @@ class NoPayload(Plain, frozen=True, kw_only=True):
     """Nothing."""
 
 
+_Person = Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_CHARS_MAX)]
+
+
 class SubmitPrompt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="submit_prompt"):
-    """Ask the agent to do something."""
+    """Ask the agent to do something. `sender` is who asks; `sender_claimed`: only the sender says
+    so.
+    """
 
     schema_version: Literal[1]
     payload: PromptPayload
     expected_epoch: int | None = None
+    sender: _Person | None = None
+    sender_claimed: bool = True
 
 
 class Interrupt(Plain, frozen=True, kw_only=True, tag_field="kind", tag="interrupt"):
-    """Stop what the agent does."""
+    """Stop what the agent does. `sender` as for a prompt."""
 
     schema_version: Literal[1]
     payload: NoPayload = NoPayload()
     expected_epoch: int | None = None
+    sender: _Person | None = None
+    sender_claimed: bool = True
 
 
 NewRequest = SubmitPrompt | Interrupt
@@ -89,6 +104,22 @@ class Bounds(Plain, frozen=True, kw_only=True):
     ) = None
 
 
+class QuestionReply(Plain, frozen=True, kw_only=True):
+    """The answer to a question: the name of a choice or, where it takes one, a text. `by` is who
+    answers; `claimed`: only the caller says so.
+    """
+
+    reply: Annotated[str, msgspec.Meta(min_length=1)]
+    by: _Person | None = None
+    claimed: bool = True
+
+
+class QuestionList(Plain, frozen=True, kw_only=True):
+    """The questions that wait for an answer."""
+
+    questions: tuple[Question, ...]
+
+
 class Health(Plain, frozen=True, kw_only=True):
     """The gateway answers. It says nothing of the agent. `proof` answers a challenge."""
 
@@ -107,6 +138,7 @@ _NEW_REQUEST: msgspec.json.Decoder[NewRequest] = msgspec.json.Decoder(NewRequest
 _DECISION = msgspec.json.Decoder(Decision)
 _BOUNDS = msgspec.json.Decoder(Bounds)
 _NO_BOUNDS = Bounds()
+_REPLY = msgspec.json.Decoder(QuestionReply)
 _RequestId = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 _IdempotencyKey = Annotated[
     str | None,
@@ -164,6 +196,7 @@ def routes(
 
     return [
         *_status_routes(gateway, detach, prove),
+        *_question_routes(gateway),
         *_queue_routes(gateway, accepts),
         *_request_routes(gateway, changes),
         events_route(gateway.queue.store, changes, concerns),
@@ -216,6 +249,26 @@ def _status_routes(
     return [health, status, reconcile, detach]
 
 
+def _question_routes(gateway: Gateway) -> list[Any]:
+    @get("/v1/questions", sync_to_thread=True, **_secured(200))
+    def questions() -> QuestionList:
+        """What the agent asks its operator now."""
+        return QuestionList(questions=gateway.glance().questions)
+
+    @post("/v1/questions/{question_id:str}/answer", sync_to_thread=True, **_secured(200, 404, 412))
+    def answer(
+        question_id: _RequestId,
+        data: JSONBody[QuestionReply],  # noqa: ARG001
+        body: RawBody,
+    ) -> Question:
+        """Answer a question of the agent, and return the question."""
+        given = strictly(_REPLY, body)
+        claimed = given.claimed and given.by is not None
+        return gateway.reply(question_id, given.reply, by=given.by or "", claimed=claimed)
+
+    return [questions, answer]
+
+
 def _queue_routes(gateway: Gateway, accepts: SharedCommits) -> list[Any]:
     @post("/v1/requests", **_secured(202, 409, 412, 429))
     async def accept(
@@ -233,7 +286,15 @@ def _queue_routes(gateway: Gateway, accepts: SharedCommits) -> list[Any]:
         kind, payload = "interrupt", {}
         if isinstance(submitted, SubmitPrompt):
             kind, payload = "submit_prompt", {"prompt": submitted.payload.prompt}
-        draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=idempotency_key)
+        draft = draft_of(
+            kind,
+            payload,
+            gateway.adapter.check,
+            idempotency_key=idempotency_key,
+            sender=submitted.sender,
+            sender_claimed=submitted.sender_claimed and submitted.sender is not None,
+            name_sender=gateway.name_sender,
+        )
         stored, depth = await accepts.accept(Submission(draft, submitted.expected_epoch))
         return Accepted(
             request_id=stored.request_id,

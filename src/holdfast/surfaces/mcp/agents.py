@@ -2,13 +2,15 @@
 
 from contextlib import suppress
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from holdfast.kernel.errors import Unavailable
-from holdfast.operations import agents, gateways
-from holdfast.operations.agents import FindAgents
+from holdfast.domains.agents.records import bare
+from holdfast.kernel.errors import Refused, Unavailable
+from holdfast.operations import agents, gateways, questions
+from holdfast.operations.agents import Cleanup, FindAgents, FoundAgents, LiveAgent
 from holdfast.operations.gateways import GetRequest, SendRequest, SentRequest
 from holdfast.operations.operation import Wait
+from holdfast.operations.questions import AnswerQuestion
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Session
 from holdfast.surfaces.mcp.offer import BackgroundWait
@@ -20,10 +22,30 @@ _GATEWAY_S = 15.0
 
 @tool(agents.find, reads=True)
 def find_agents(session: Session, call: Call, request: FindAgents) -> ToolResult:
-    """Live agents, or the one of a name or id: whom you can send a request to. not_found says why
-    there is no such live agent."""
+    """Live agents, or the one of a name or id: whom you can send a request to, the state of each,
+    what a prompt waits for, and the questions they ask. not_found says why there is no such live
+    agent."""
+    found: FoundAgents = agents.find(session.hf, request)
     words = "send_request reaches those with a gateway"
-    return {"agents": live_agents(session, request), "next": words}
+    shown = [_with_handle(one) for one in found.agents]
+    return {"agents": shown, "questions": found.questions, "next": words}
+
+
+@tool(questions.answer)
+def answer_question(session: Session, call: Call, request: AnswerQuestion) -> ToolResult:
+    """Answer what another agent asks its operator (find_agents lists the questions), where your own
+    operator allows it. It is never given twice."""
+    session.check_may("answer", "answer questions")
+    _refuse_own(session, request)
+    known = replace(request, by=session.me.label)
+    done = questions.reply(session.hf, known, claimed=False)
+    return asdict(done) | {"next": ""}
+
+
+@tool(agents.cleanup, repeatable=True)
+def clean_up_agents(session: Session, call: Call, request: Cleanup) -> ToolResult:
+    """Remove the records that dead agents left; live ones stay. With dry_run only say which."""
+    return asdict(agents.cleanup(session.hf, request)) | {"next": ""}
 
 
 @tool(gateways.send)
@@ -33,7 +55,9 @@ def send_request(
     """Queue a prompt for another agent, durably and in order; kind interrupt stops what it does
     now. Returns at once with a handle, or with wait_s waits for the answer. Then ask with
     request_status."""
-    sent: SentRequest = gateways.send(session.hf, request)
+    # Its own identity: a model could type any name.
+    sender = replace(request, sender=session.me.label)
+    sent: SentRequest = gateways.send(session.hf, sender)
     if request.kind == "prompt" and (undo := gateways.send.undo) is not None:
         call.undo_by(lambda: undo(session.hf, sent, Wait()))
     if wait_s > 0:
@@ -53,10 +77,27 @@ def request_status(
     return answered(session, request.agent, request.request_id, wait_s, call)
 
 
-def live_agents(session: Session, request: FindAgents) -> list[ToolResult]:
-    """Live agents, each with its handle."""
-    found = agents.find(session.hf, request)
-    return [{"handle": f"agent:{one.agent_id}", **asdict(one)} for one in found]
+def live_agent(session: Session, name: str) -> ToolResult:
+    """A live agent, with its handle."""
+    found: FoundAgents = agents.find(session.hf, FindAgents(name=name))
+    [agent] = found.agents
+    return _with_handle(agent)
+
+
+def _with_handle(agent: LiveAgent) -> ToolResult:
+    return {"handle": f"agent:{agent.agent_id}", **asdict(agent)}
+
+
+def _refuse_own(session: Session, request: AnswerQuestion) -> None:
+    """Raise Refused for a question of the caller: an agent would permit itself what it asks."""
+    me = session.me
+    own = {questions.asker(queue) for queue in me.queues}
+    if me.agent is not None:
+        own |= {bare(me.agent.agent_name), me.agent.agent_id}
+    if questions.asker(request.agent) in own:
+        raise Refused(
+            f"{request.agent} is yourself: another must answer what you ask", agent=request.agent
+        )
 
 
 def answered(

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeVar
 
 from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.kernel.codec import Plain, encodable
-from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
+from holdfast.kernel.errors import Full, HoldfastError, NotFound, Refused, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.identity import Claimant
@@ -24,6 +24,7 @@ NoticeKind = Literal[
     "job_cancelled",
     "job_timed_out",
     "job_lost",
+    "job_answered",
     "preemption_asked",
     "swap_ready",
     "swap_not_needed",
@@ -96,9 +97,11 @@ def unknown(error: HoldfastError) -> Notice:
 class Session:
     """The claims of one agent. Thread-safe."""
 
-    def __init__(self, hf: Holdfast, me: Claimant) -> None:
+    def __init__(self, hf: Holdfast, me: Claimant, may: Iterable[str] = ()) -> None:
         self.hf = hf
         self.me = me
+        self.may = frozenset(may)
+        """What the operator allows the agent beside its own work."""
         self._mutex = threading.Lock()
         self._claims: dict[str, SessionClaim] = {}
         self._numbers = count(1)
@@ -119,6 +122,15 @@ class Session:
         """A handle that was not used before. Raises Full when there are too many already."""
         self.check_room()
         return f"{kind}:{next(self._numbers)}"
+
+    def check_may(self, what: str, words: str) -> None:
+        """Raises Refused for what the operator does not allow the agent."""
+        if what not in self.may:
+            raise Refused(
+                f"you may not {words}: ask a person, who may allow it by `holdfast mcp --allow "
+                f"{what}`",
+                may=sorted(self.may),
+            )
 
     def check_room(self) -> None:
         """Raises Full when there are too many handles already."""

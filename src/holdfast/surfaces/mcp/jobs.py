@@ -8,6 +8,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.event_stream import ANSWER_FIELD
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import TIMED_OUT, beat_every_s, due_at
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Lost, NotFound, Refused
@@ -36,6 +37,8 @@ class JobClaim:
         self._every_s = beat_every_s(job)
         self._beat_s = now_s + self._every_s
         self._gone = False
+        self.asked: int | None = None
+        """The event by which it asked for a permission, until the agent reports again."""
 
     def holding(self) -> Holding:
         what = f"job {self.job.job_id} of {self.job.agent_session}"
@@ -46,6 +49,7 @@ class JobClaim:
         try:
             found = self._hf.jobs.peek(self.job.job_id)
             if found is not None and self._is_mine(found):
+                yield from self._answers()
                 due = due_at(found)
                 if due is None or due >= self._hf.store.now():
                     return
@@ -57,6 +61,41 @@ class JobClaim:
             return
         self._gone = True
         yield Notice(kind=_kind(found), handle=self.handle, message=self._words(found))
+
+    def answer(self) -> ToolResult | None:
+        """The answer to the permission that it asked for."""
+        if self.asked is None:
+            return None
+        return self._hf.job_events.answer_to(self.job.job_id, self.asked)
+
+    def wait(self, wait_s: float, call: Call) -> ToolResult:
+        """The answer to the permission that it asked for, when there is one or the time is over.
+
+        Raises InvalidValue when it asked for none.
+        """
+        if self.asked is None:
+            raise InvalidValue(
+                f"with {self.handle} there is nothing to wait for, as you asked for no permission: "
+                "`status` shows its state",
+                field="handle",
+            )
+        end_s = time.monotonic() + wait_s
+        with self._hf.store.listen([JOURNAL_TOPIC]) as listener:
+            while True:
+                answer, left_s = self.answer(), end_s - time.monotonic()
+                if answer is not None:
+                    return {"state": "answered", "answer": answer, "next": "do as it says"}
+                if left_s <= 0 or next(self.notices(), None) is not None:
+                    return {"state": "waiting", "answer": None, "next": "call wait again"}
+                if call.stop.fd in listener.wait(left_s, also=[call.stop.fd]).ready:
+                    return {"state": "waiting", "answer": None, "next": "call wait again"}
+
+    def _answers(self) -> Iterator[Notice]:
+        if (answer := self.answer()) is not None:
+            words = (
+                f"{answer['by']} answers what job {self.job.job_id} asked: {answer[ANSWER_FIELD]}"
+            )
+            yield Notice(kind="job_answered", handle=self.handle, message=words)
 
     def renew(self, now_s: float) -> float | None:
         """Send a heartbeat, so that the job does not count as idle while the model thinks."""
@@ -165,7 +204,8 @@ def report_job(session: Session, call: Call, request: Report) -> ToolResult:
         session.drop(claim.handle)
         return {"job": job, "handle": None, "next": "claim_job for the next"}
     asks = request.outcome == "permission_required"
-    words = "ask a person, and go on when you may" if asks else "go on"
+    claim.asked = job.last_seq if asks else None
+    words = "wait with this handle brings the answer, which pending has too" if asks else "go on"
     return {"job": job, "handle": claim.handle, "next": words}
 
 

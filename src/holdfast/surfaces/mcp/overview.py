@@ -7,13 +7,12 @@ from msgspec import Meta
 
 from holdfast.kernel.errors import InvalidValue
 from holdfast.operations import locks, workflows
-from holdfast.operations.agents import FindAgents
 from holdfast.operations.fields import Label
 from holdfast.operations.locks import ResourceName
-from holdfast.surfaces.mcp.agents import answered, live_agents
+from holdfast.surfaces.mcp.agents import answered, live_agent
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Session, no_handle
-from holdfast.surfaces.mcp.jobs import ended_job
+from holdfast.surfaces.mcp.jobs import JobClaim, ended_job
 from holdfast.surfaces.mcp.locks import LockClaim
 from holdfast.surfaces.mcp.recipes import SwapClaim
 from holdfast.surfaces.mcp.tool import HandleText, ToolResult, WaitS, behind, tool
@@ -33,6 +32,7 @@ def whoami(session: Session, call: Call) -> ToolResult:
         "queues": me.queues,
         "store": store.kind,
         "namespace": store.namespace,
+        "may": sorted(session.may),
         "holdings": [claim.holding() for claim in session.claims()],
         "next": "claim_job takes work from your queues; acquire takes locks",
     }
@@ -67,8 +67,7 @@ def status(
         state["holdings"] = [claim.holding()]
     kind = _kind(session, handle)
     if kind == "agent":
-        [agent] = live_agents(session, FindAgents(name=behind(handle, "agent")))
-        return state | {"agent": agent}
+        return state | {"agent": live_agent(session, behind(handle, "agent"))}
     if kind == "request":
         return state | {"request": _of_request(session, handle, wait_s, call)}
     if kind == "job":
@@ -80,7 +79,8 @@ def status(
 @tool(repeatable=True)
 def wait(session: Session, call: Call, *, handle: HandleText, wait_s: WaitS = 25) -> ToolResult:
     """Go on waiting by handle without losing your place: for a lock or a swap (state held or ready:
-    it is your turn), or for the end of a job or request. state waiting: call again."""
+    it is your turn), for the end of a job or request, or for the answer to a job of yours that
+    waits for a permission. state waiting: call again."""
     state: ToolResult = {"handle": handle, "token": None, "position": None, "ahead": []}
     claim = session.find(handle)
     if isinstance(claim, LockClaim):
@@ -89,6 +89,8 @@ def wait(session: Session, call: Call, *, handle: HandleText, wait_s: WaitS = 25
     if isinstance(claim, SwapClaim):
         claim.wait(wait_s, call)
         return state | claim.state(claim.answer(session, call))
+    if isinstance(claim, JobClaim):
+        return state | claim.wait(wait_s, call)
     kind = _kind(session, handle)
     if claim is not None or kind == "agent":
         raise InvalidValue(

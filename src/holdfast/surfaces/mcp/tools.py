@@ -1,6 +1,12 @@
 """The tools, in the order in which a client shows them."""
 
-from holdfast.surfaces.mcp.agents import find_agents, request_status, send_request
+from holdfast.surfaces.mcp.agents import (
+    answer_question,
+    clean_up_agents,
+    find_agents,
+    request_status,
+    send_request,
+)
 from holdfast.surfaces.mcp.jobs import claim_job, create_job, report_job, retry_job
 from holdfast.surfaces.mcp.locks import acquire
 from holdfast.surfaces.mcp.overview import release, status, wait, whoami
@@ -10,6 +16,7 @@ TOOLS = {
     tool.name: tool
     for tool in (
         *(whoami, status, find_agents, send_request, request_status),
+        *(answer_question, clean_up_agents),
         *(create_job, claim_job, report_job, retry_job),
         *(acquire, wait, release, use_recipe, yield_or_swap),
     )

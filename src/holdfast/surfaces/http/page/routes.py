@@ -45,8 +45,10 @@ from holdfast.operations.page.gateways import (
 from holdfast.operations.page.jobs import JobDetails, JobPage, job_details, job_page
 from holdfast.operations.page.locks import LockPage, lock_page, why_lock
 from holdfast.operations.page.overview import Overview, overview
+from holdfast.operations.page.questions import asked
 from holdfast.operations.page.timeline import Timeline, timeline
 from holdfast.operations.page.workflows import why_swap, why_workflow
+from holdfast.operations.questions import of_gateway
 from holdfast.primitives.journal import redacted
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.page.assets import Asset, headers_of, load_assets
@@ -275,7 +277,9 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
             # It may have gone since: the next refresh shows that.
             with suppress(Unavailable):
                 requests = operations.requests(hf, ListRequests(agent=agent, limit=_REQUESTS))
-        return gateway_details(line, status, requests)
+        asks = () if status is None else status.questions
+        questions = tuple(asked(of_gateway(agent, one)) for one in asks)
+        return gateway_details(line, status, requests, questions)
 
     return [why, job, gateway]
 

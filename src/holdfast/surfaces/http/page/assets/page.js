@@ -315,7 +315,7 @@ function headShown() {
   const { states, total } = told.agents;
   const gone = states.dead + states.expired;
   const blocked = told.gateways.filter((one) => one.tone === "bad").length;
-  const open = told.gateways.filter((one) => ["good", "busy"].includes(one.tone)).length;
+  const open = told.gateways.filter((one) => ["good", "busy", "wait"].includes(one.tone)).length;
   const needs = totalOf(told.needs);
   tab("now", needs ? needs.toLocaleString() : "✓", needs ? (needs === 1 ? "needs you" : "need you") : "all well");
   tab("agents", total.toLocaleString(), gone ? `${gone} not alive` : total ? "alive" : "");

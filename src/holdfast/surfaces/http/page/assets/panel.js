@@ -84,6 +84,7 @@ export class Panel {
       pill(why.tone, why.state),
       el("h3", {}, "Why"),
       el("ul", { class: "words" }, ...why.words.map((words) => el("li", {}, words))),
+      ...(why.questions?.length ? [el("h3", {}, "It asks"), el("ul", { class: "told asked" }, ...why.questions.map((one) => this.question(one)))] : []),
       why.advice.length ? el("h3", {}, "What to do") : null,
       el("ul", { class: "advice" }, ...why.advice.map((words) => el("li", {}, words))),
       why.actions.length ? el("div", { class: "actions" }, ...why.actions.map((action) => button(action, this.live, this.changed))) : null,
@@ -92,6 +93,17 @@ export class Panel {
       ...(told.job ? this.job(told.job, told.log) : []),
       ...(told.requests ? this.requests(told.requests) : []),
     ];
+  }
+
+  question(one) {
+    return el(
+      "li",
+      {},
+      el("div", {}, el("span", { class: "strong" }, one.subject), when(one.asked_at)),
+      one.detail ? el("pre", { tabindex: 0 }, one.detail) : null,
+      one.expires_at ? el("p", {}, "its own dialog decides ", when(one.expires_at)) : null,
+      one.actions.length ? el("div", { class: "actions" }, ...one.actions.map((action) => button(action, this.live, this.changed))) : el("p", {}, "Answer it in the agent's own terminal."),
+    );
   }
 
   job(job, log) {
@@ -120,7 +132,7 @@ export class Panel {
           when(one.accepted_at),
           one.cancel && button({ ...one.cancel, of }, this.live, this.changed),
         ),
-        el("p", {}, clipped(one.prompt || one.kind, 400)),
+        el("p", {}, one.sender ? `from ${one.sender}: ` : null, clipped(one.prompt || one.kind, 400)),
         one.error ? el("p", {}, one.error) : null,
       );
     return [el("h3", {}, "Requests, the newest first"), requests.length ? el("ul", { class: "told" }, ...requests.map(line)) : el("p", { class: "calm" }, "None.")];

@@ -27,7 +27,8 @@ export function agentList(page) {
     columns: [
       ["agent", (one) => text(bare(one.name), "strong")],
       ["state", (one) => pill(one.tone, one.state)],
-      ["why", (one) => text(one.why, "soft")],
+      ["why", (one) => text([one.works_on, one.why].filter(Boolean).join(" · "), "soft")],
+      ["since", (one) => when(one.since, { class: "extra" }) ?? text("–", "soft extra")],
       ["tmux session", (one) => text(one.tmux_session ?? (one.pid ? `process ${one.pid}` : "–"), "soft extra")],
       ["lease", (one) => when(one.lease_expires_at, { class: "extra" })],
     ],
