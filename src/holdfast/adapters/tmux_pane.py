@@ -36,15 +36,7 @@ AGENT = "@holdfast_agent"
 
 _FIELDS = (
     *("pid", "session_id", "session_created", "pane_id", "pane_pid", "pane_dead", "pane_active"),
-    *(
-        "window_active",
-        "pane_input_off",
-        "pane_width",
-        "history_size",
-        "history_limit",
-        "cursor_x",
-        "cursor_y",
-    ),
+    *("window_active", "pane_input_off", "history_size", "history_limit", "cursor_x", "cursor_y"),
     *("alternate_on", "bracket_paste_flag", "version", UNSENT, MARK, AGENT),
     *("window_activity", "pane_width", "pane_height"),
     # The last one, since a program's name may have any character.
