@@ -253,7 +253,9 @@ def _texts(content: object) -> list[str]:
 def _is_instruction(text: str) -> bool:
     """Was it added by the tool, and not written by its user?"""
     start = text.lstrip()
-    return start.startswith(("<system-reminder", "<environment", "<user_instructions", "# AGENTS"))
+    return start.startswith(
+        ("<system-reminder", "<session_context", "<environment", "<user_instructions", "# AGENTS")
+    )
 
 
 def _turn(api: str, steps: list[tuple[str, str]]) -> Turn:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.profiles import profile_named, profiles_folder
-from tests.real_agents.operator import operator_answers
 from tests.real_agents.tool_rig import ToolRig, pasted, tool_rig, without_answers_to_queries
 
 pytestmark = pytest.mark.tools
@@ -85,7 +84,7 @@ def test_an_operator_allows_what_it_asks_for(codex: ToolRig) -> None:
     question = codex.until_asked()
     assert (question["kind"], question["subject"]) == ("permission", "Bash: touch made")
     assert not (codex.project / "made").exists()
-    operator_answers(codex, question["question_id"], "allow")
+    codex.gateway.reply(question["question_id"], "allow")
     assert codex.ended(request)["result"]["text"] == "answered p-6"
     assert (codex.project / "made").exists()
 
@@ -93,7 +92,7 @@ def test_an_operator_allows_what_it_asks_for(codex: ToolRig) -> None:
 def test_an_operator_refuses_and_says_why(codex: ToolRig) -> None:
     request = codex.prompt(f"p-7 {OUTSIDE}")
     question = codex.until_asked()
-    operator_answers(codex, question["question_id"], "not on a Friday")
+    codex.gateway.reply(question["question_id"], "not on a Friday")
     assert codex.ended(request)["result"]["text"] == "answered p-7"
     assert "not on a Friday" in codex.model.wait_for("p-7", ran=1).last_result
     assert not (codex.project / "made").exists()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.profiles import profile_named, profiles_folder
-from tests.real_agents.operator import operator_answers
 from tests.real_agents.tool_rig import ToolRig, pasted, tool_rig, without_answers_to_queries
 
 pytestmark = pytest.mark.tools
@@ -62,7 +61,7 @@ def test_an_operator_allows_what_it_asks_for(opencode: ToolRig) -> None:
     question = opencode.until_asked()
     assert (question["kind"], question["subject"]) == ("permission", "bash: touch made")
     assert not (opencode.project / "made").exists()
-    operator_answers(opencode, question["question_id"], "allow")
+    opencode.gateway.reply(question["question_id"], "allow")
     assert opencode.ended(request)["result"]["text"] == "answered p-6"
     assert (opencode.project / "made").exists()
     assert opencode.gateway.status()["questions"] == []
@@ -71,7 +70,7 @@ def test_an_operator_allows_what_it_asks_for(opencode: ToolRig) -> None:
 def test_an_operator_refuses_and_says_why(opencode: ToolRig) -> None:
     request = opencode.prompt(f"p-7 {TOUCH}")
     question = opencode.until_asked()
-    operator_answers(opencode, question["question_id"], "not on a Friday")
+    opencode.gateway.reply(question["question_id"], "not on a Friday")
     assert opencode.ended(request)["result"]["text"] == "answered p-7"
     assert "not on a Friday" in opencode.model.wait_for("p-7", ran=1).last_result
     assert not (opencode.project / "made").exists()
@@ -129,7 +128,7 @@ def test_an_interrupt_ends_the_request_and_leaves_an_empty_box(opencode: ToolRig
 def test_what_it_starts_has_neither_the_token_nor_the_plugin(opencode: ToolRig) -> None:
     request = opencode.prompt("p-15 [[tool env > environment]]")
     question = opencode.until_asked()
-    operator_answers(opencode, question["question_id"], "allow")
+    opencode.gateway.reply(question["question_id"], "allow")
     assert opencode.ended(request)["state"] == "completed"
     environment = (opencode.project / "environment").read_text()
     assert "HOLDFAST_AGENT_NAME" in environment

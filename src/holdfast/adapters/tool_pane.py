@@ -26,7 +26,6 @@ from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
-from holdfast.adapters.tools.gemini import was_cancelled
 from holdfast.domains.gateway.activity import (
     Activity,
     Box,
@@ -213,7 +212,7 @@ class ToolPane(TmuxAgent):
             activity,
             view,
             interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
-            recorded=lambda: _was_stopped(activity) or was_cancelled(activity.transcript),
+            recorded=lambda: _was_stopped(activity),
         ):
             reports.add(_stop_report(activity))
             return

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.adapters.agent_report import comparable
-from holdfast.adapters.tools.gemini import was_cancelled
+from holdfast.adapters.tools.gemini import LastTurn, last_turn
 from holdfast.domains.gateway.activity import ReportKind, ToolReport
 from holdfast.domains.gateway.state import ALLOW, DENY, Choice, Question
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, QUESTION_CHARS
@@ -58,10 +58,14 @@ def report_in(
             asked_at = datetime.fromtimestamp(int(stamp) / 1e9, UTC)
             question = question_of(name, tool, arguments, asked_at, patience_s)
             return report._replace(question=question, reply_to=reply_to)
-        case ReportKind.ENDED if "prompt_response" in document and was_cancelled(report.transcript):
-            return report._replace(kind=ReportKind.STOPPED)
         case ReportKind.ENDED:
-            text = _text(document, "last_assistant_message", "prompt_response") or ""
+            turn = LastTurn()
+            if "prompt_response" in document:
+                turn = last_turn(report.transcript)
+            if turn.cancelled:
+                return report._replace(kind=ReportKind.STOPPED)
+            said = _text(document, "last_assistant_message", "prompt_response")
+            text = turn.answer or said or ""
             return report._replace(text=text[-ANSWER_CHARS_MAX:])
         case ReportKind.FAILED:
             text = _text(document, "last_assistant_message", "error") or "it does not say why"

@@ -10,13 +10,14 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.adapters.tools.hook_command import report_words
 
 EXTENSION = Path(__file__).with_name("gemini_extension")
 REPORT_VARIABLE = "HOLDFAST_REPORT"
 """The command line that the extension's hooks run, without the event."""
-_TAIL_BYTES = 256 << 10
+_TAIL_BYTES = 2 << 20
 _CANCELLED = "Request cancelled."
 
 
@@ -31,25 +32,37 @@ def environment_with_hooks(folder: Path) -> dict[str, str]:
     return {REPORT_VARIABLE: shlex.join(report_words(folder, "")[:-1])}
 
 
-def was_cancelled(transcript: str) -> bool:
-    """Does its record of the conversation say that the last turn was cancelled? The hook for the
-    end of a turn does not say so.
+class LastTurn(NamedTuple):
+    """What Gemini's own record says of the last turn: its last answer, and whether it was
+    cancelled. The hook for the end of a turn does not tell the second, and repeats pieces of the
+    first.
     """
+
+    answer: str | None = None
+    cancelled: bool = False
+
+
+def last_turn(transcript: str) -> LastTurn:
+    """The last turn in a record of the conversation; an empty one without the record."""
     try:
         with open(transcript, "rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - _TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:
-        return False
+        return LastTurn()
+    turn = LastTurn()
     for line in reversed(lines):
         try:
             entry = json.loads(line)
         except ValueError:
             continue
         kind = entry.get("type") if isinstance(entry, dict) else None
-        if kind == "info" and entry.get("content") == _CANCELLED:
-            return True
+        content = entry.get("content") if kind is not None else None
         if kind == "user":
-            return False
-    return False
+            break
+        if kind == "info" and content == _CANCELLED:
+            turn = turn._replace(cancelled=True)
+        elif kind == "gemini" and turn.answer is None and isinstance(content, str) and content:
+            turn = turn._replace(answer=content)
+    return turn
