@@ -16,6 +16,7 @@ Everything that was asked is recorded: `turns` has the prompts of the agent itse
 a tool's own side requests, such as one for a title.
 """
 
+import itertools
 import json
 import re
 import threading
@@ -28,6 +29,7 @@ _DIRECTIVE = re.compile(r"\[\[(\w+) ([^\]]+)\]\]")
 _SHELLS = ("Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_command")
 """The names under which tools offer to run a command."""
 _HELD_S = 60.0
+_IDS = itertools.count(1)
 
 
 class Turn(NamedTuple):
@@ -237,6 +239,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
+def _new_id(kind: str) -> str:
+    """Tools join the messages of an agent that have one id."""
+    return f"{kind}_{next(_IDS)}"
+
+
 def _event(document: dict[str, Any], name: str | None = None) -> bytes:
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(document)}\n\n".encode()
@@ -334,7 +341,7 @@ def _call(tools: list[dict[str, Any]], plan: _Plan) -> tuple[str, dict[str, Any]
 def _messages(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None]:
     usage = {"input_tokens": 10, "output_tokens": 10}
     message: dict[str, Any] = {
-        "id": "msg_1",
+        "id": _new_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": "test",
@@ -369,7 +376,7 @@ def _messages(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None
 
 
 def _responses(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None]:
-    response = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
+    response = {"id": _new_id("resp"), "object": "response", "status": "in_progress", "output": []}
     yield _event({"type": "response.created", "response": response}, "response.created")
     item: dict[str, Any]
     if plan.command is not None:
@@ -381,7 +388,7 @@ def _responses(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | Non
             "response.output_item.added",
         )
     else:
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+        item = {"type": "message", "id": _new_id("msg"), "role": "assistant", "status": "completed"}
         item["content"] = [{"type": "output_text", "text": plan.text, "annotations": []}]
         added = {**item, "content": [], "status": "in_progress"}
         yield _event(
@@ -391,7 +398,7 @@ def _responses(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | Non
         for number, piece in enumerate(_pieces(plan)):
             if number == 1:
                 yield None
-            delta = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": piece}
+            delta = {"item_id": item["id"], "output_index": 0, "content_index": 0, "delta": piece}
             yield _event(
                 {"type": "response.output_text.delta", **delta}, "response.output_text.delta"
             )
@@ -463,7 +470,7 @@ def _pieces(plan: _Plan) -> list[str]:
 def _whole_messages(plan: _Plan) -> dict[str, Any]:
     content = [{"type": "text", "text": plan.text}]
     usage = {"input_tokens": 10, "output_tokens": 10}
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "test"}
+    head = {"id": _new_id("msg"), "type": "message", "role": "assistant", "model": "test"}
     return {**head, "content": content, "stop_reason": "end_turn", "usage": usage}
 
 
@@ -477,8 +484,8 @@ def _whole_chat(plan: _Plan) -> dict[str, Any]:
 
 def _whole_responses(plan: _Plan) -> dict[str, Any]:
     content = [{"type": "output_text", "text": plan.text, "annotations": []}]
-    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-    head = {"id": "resp_1", "object": "response", "status": "completed"}
+    item = {"type": "message", "id": _new_id("msg"), "role": "assistant", "status": "completed"}
+    head = {"id": _new_id("resp"), "object": "response", "status": "completed"}
     return {**head, "output": [{**item, "content": content}]}
 
 

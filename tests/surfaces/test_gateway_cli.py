@@ -287,6 +287,13 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "tmux", "--session", "a", "--", "ls"], 2, "--adapter tmux"),
         (["--adapter", "command"], 2, "--adapter command"),
         (["--adapter", "command", "--session", "x", "--", "ls"], 2, "--session"),
+        (["--adapter", "acp"], 2, "a program behind --"),
+        (["--adapter", "acp", "--tool", "shell"], 2, "shell"),
+        (["--tool", "nosuch"], 1, "nosuch"),
+        (["--tool", "claude", "--adapter", "codex_app_server"], 2, "--adapter codex_app_server"),
+        (["--adapter", "codex_app_server", "--mode", "plan", "--", "codex"], 2, "--mode"),
+        (["--adapter", "tmux", "--session", "a", "--tool", "claude"], 2, "--tool"),
+        (["--adapter", "acp", "--question-timeout", "-1", "--", "ls"], 2, "--question-timeout"),
         (["--adapter", "rest", "--url", "http://h"], 2, "--terminal"),
         (["--adapter", "rest"], 2, "--url"),
         (["--adapter", "tmux", "--session", "a", "--url", "http://h"], 2, "--url"),
@@ -353,6 +360,32 @@ def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
     manifest.write_text("{")
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(manifest))
     assert said.status == 2, said
+
+
+def test_an_agent_behind_a_protocol_from_a_manifest_and_from_a_profile(tmp_path: Path) -> None:
+    program = str(Path(__file__).parents[1] / "agents" / "protocol_program.py")
+    argv = [sys.executable, program, "acp", str(tmp_path)]
+    manifest = tmp_path / "manifest.json"
+    adapter = {"kind": "acp", "command": argv, "mode": "plan"}
+    document = {"schema_version": 1, "working_directory": str(tmp_path), "adapter": adapter}
+    manifest.write_text(json.dumps(document))
+    with GatewayProcess(tmp_path, "--manifest", str(manifest)) as gate:
+        gate.start()
+        assert gate.client.prompt("say one", wait_s=PATIENCE_S)["result"]["text"] == "one"
+        assert gate.client.status()["backend"] == "acp"
+        gate.stop()
+    assert (tmp_path / "modes").read_text() == "plan\n"
+    profiles = tmp_path / "config" / "holdfast" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "mine.toml").write_text(f"[launch]\nprotocol = {json.dumps(argv)}\n")
+    words = ("--tool", "mine", "--working-directory", str(tmp_path))
+    with GatewayProcess(tmp_path, *words) as gate:
+        gate.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+        gate.start()
+        assert gate.client.prompt("say two", wait_s=PATIENCE_S)["result"]["text"] == "two"
+        gate.stop()
+    # The same program in the same folder goes on with its conversation.
+    assert (tmp_path / "sessions").read_text() == "s-1\n"
 
 
 class Stranger(BaseHTTPRequestHandler):

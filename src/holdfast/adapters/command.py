@@ -330,10 +330,15 @@ def _answer(run: _Run, status: int, why: str) -> Answer:
         detail = "its guardian process was killed: the exit status is unknown"
         return answer._replace(code="agent_failed", detail=detail)
     if status != 0:
-        said = _tail(run.errors, _ERROR_CHARS_MAX).strip()
-        how = f"exit status {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"
-        return answer._replace(code="agent_failed", detail=f"{how}: {said}" if said else how)
+        said = _tail(run.errors, _ERROR_CHARS_MAX)
+        return answer._replace(code="agent_failed", detail=how_it_ended(status, said))
     return answer
+
+
+def how_it_ended(status: int, said: str) -> str:
+    """The end of a program in words: its exit status or signal, and the last it said."""
+    how = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+    return f"{how}: {said.strip()}" if said.strip() else how
 
 
 def _tail(file: IO[bytes], size: int) -> str:

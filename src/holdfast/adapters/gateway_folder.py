@@ -5,8 +5,9 @@
     run/current-instance.json     which process serves, and where
     run/vouched.json              the instance that the last gateway vouched for in the registry
     run/detached.json             the generation whose gateway was stopped on request
-    run/agent-process.json        the process tree of a program that runs for one prompt
+    run/agent-process.json        the process tree of a program that the gateway runs
     run/trees/                    the FIFO of that tree
+    run/conversation.json         the conversation of such a program, for the next one to resume
     state.json                    the last status
     events.jsonl                  one event a line
 
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.domains.gateway.records import GatewayStatus, left_by
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable
@@ -74,6 +76,20 @@ class Detached(Plain, frozen=True, kw_only=True):
     generation_id: str
 
 
+class Conversation(Plain, frozen=True, kw_only=True):
+    """A conversation of an agent that the gateway runs, which outlives the agent's processes.
+    `session_id` is the agent's own name of it; `prompted`: a prompt may have been sent in it.
+    `program` and `folder` say whose it is.
+    """
+
+    schema_version: int = 1
+    conversation_id: str
+    session_id: str | None = None
+    prompted: bool = False
+    program: str
+    folder: str | None = None
+
+
 class GatewayFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -86,6 +102,7 @@ class GatewayFolder:
         self._instance = self.run / "current-instance.json"
         self._vouched = self.run / "vouched.json"
         self._detached = self.run / "detached.json"
+        self._conversation = self.run / "conversation.json"
         self.state_path = root / "state.json"
 
     def prepare(self, around: Access = PRIVATE) -> None:
@@ -125,6 +142,13 @@ class GatewayFolder:
 
     def detached(self) -> Detached | None:
         return _read(self._detached, Detached)
+
+    def write_conversation(self, conversation: Conversation) -> None:
+        """Survives a power loss: without it the agent would begin another conversation."""
+        atomic_durable_write(self._conversation, _encoded(conversation), access=PRIVATE)
+
+    def conversation(self) -> Conversation | None:
+        return _read(self._conversation, Conversation)
 
     def write_state(self, status: GatewayStatus) -> None:
         _replace(self.state_path, status)
@@ -185,9 +209,12 @@ class GatewayFolder:
         return None
 
 
+def _encoded(value: Plain) -> bytes:
+    return msgspec.json.format(to_json(value), indent=2) + b"\n"
+
+
 def _replace(path: Path, value: Plain) -> None:
-    data = msgspec.json.format(to_json(value), indent=2) + b"\n"
-    replace_file(path, data, private=True)
+    replace_file(path, _encoded(value), private=True)
 
 
 def _read(path: Path, model: type[T]) -> T | None:

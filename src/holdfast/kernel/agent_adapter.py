@@ -128,6 +128,8 @@ AgentAdapter = (
 _OTHER_NAMES = {
     "tmux": {"interrupt_key": "interrupt"},
     "command": {"argv": "command", "answer_timeout_s": "timeout_s"},
+    "acp": {"argv": "command", "tool": "profile"},
+    "codex_app_server": {"argv": "command", "tool": "profile"},
     "rest": {"url": "base_url", "terminal": "terminal_id"},
 }
 """By kind: the names of options of `gateway serve`, which a manifest may use, and the settings."""

@@ -183,6 +183,14 @@ HOSTING_LOG_BYTES_MAX = 4 << 20  # log of a host before it is moved aside; one o
 HOSTING_LOG_TAIL_LINES = 12  # of its log, in the error that says why it did not start
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20  # events.jsonl before it is rotated; one older file is kept
 
+# Agents that speak a protocol on their standard input and output.
+PROTOCOL_LINE_BYTES_MAX = 8 << 20  # message of such an agent; a longer one is not kept
+PROTOCOL_START_S = 60.0  # for such an agent to begin or resume its conversation
+PROTOCOL_RECEIPT_S = 20.0  # for it to read a prompt
+PROTOCOL_CANCEL_S = 20.0  # for it to stop its work when asked to; then its processes are ended
+PROTOCOL_RETRY_MAX_S = 60.0  # longest pause before an agent that does not start is started again
+PROTOCOL_STEADY_S = 10.0  # an agent that served for so long is started again at once
+
 QUESTION_CHARS = 200  # of a question and its answer, in the journal and in lists
 REPLY_BYTES_MAX = 4096  # answer to a question of an agent
 

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.profiles import profile_named, profiles_folder
 from holdfast.domains.gateway import Adapter, AdapterSpec, DeliveryWorker, Gateway
 from holdfast.domains.gateway.adapter import AcpSpec, AppServerSpec, CommandSpec, TmuxSpec
 from holdfast.kernel.agent_adapter import RestAdapter
-from holdfast.kernel.errors import Held, InvalidValue
+from holdfast.kernel.errors import Held
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.settings import Settings
@@ -21,6 +21,9 @@ from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root, store_url
 from holdfast.stores.url import StoreUrl, open_store
 from holdfast.system.access import PRIVATE, Access, access_for, access_like
+
+if TYPE_CHECKING:
+    from holdfast.adapters.protocol_agent import AgentProtocol
 
 
 class GatewayParts(NamedTuple):
@@ -87,8 +90,11 @@ def open_gateway(
         gateway.attach(owner)
         try:
             gateway.look()
-        except Held:
-            gateway.detach()
+        except BaseException as error:
+            # It may have started its agent.
+            gateway.adapter.close()
+            if isinstance(error, Held):
+                gateway.detach()
             raise
     except BaseException:
         if not shares_store:
@@ -135,7 +141,9 @@ def agent_adapter(
 
         return CommandAgent(spec, note=folder.agent_process, processes=processes)
     if isinstance(spec, AcpSpec | AppServerSpec):
-        raise InvalidValue("this kind of adapter is not available", field="adapter")
+        from holdfast.adapters.protocol_agent import ProtocolAgent
+
+        return ProtocolAgent(_protocol(spec), spec, folder=folder, processes=processes)
     if isinstance(spec, RestAdapter):
         from holdfast.adapters.rest import RestAgent
 
@@ -143,3 +151,13 @@ def agent_adapter(
     from holdfast.adapters.managed import ManagedAgent
 
     return ManagedAgent(spec)
+
+
+def _protocol(spec: AcpSpec | AppServerSpec) -> "AgentProtocol":
+    if isinstance(spec, AcpSpec):
+        from holdfast.adapters.acp import Acp
+
+        return Acp(spec.mode or None)
+    from holdfast.adapters.app_server import AppServer
+
+    return AppServer()

@@ -296,9 +296,10 @@ TMUX_BACKED: Mapping[str, bool] = {
     "cao_rest": False,
     "houmao_server_rest": False,
     "command": False,
+    "acp": False,
 }
 """The known backends, and whether each runs in tmux. Any other `TOOL_headless` runs in tmux too.
-`command` is a program in the foreground.
+`command` is a program in the foreground; `acp` and `codex_app_server` run below their gateway.
 """
 
 HEADLESS = re.compile(r"[a-z0-9]+_headless\Z")

@@ -1,5 +1,6 @@
 """`holdfast gateway serve`: the process beside an agent."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ from holdfast.kernel.agent_adapter import (
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
-from holdfast.surfaces.cli.command import request_options
+from holdfast.surfaces.cli.command import Duration, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
@@ -42,6 +43,14 @@ from holdfast.surfaces.cli.serve import (
 
 _TMUX = ("session", "socket_name", "socket_path", "quiet_ms", "ready_regex")
 _TIMEOUT = {"answer_timeout": "answer_timeout_s"}
+_PROTOCOL = {
+    "command": "command",
+    "working_directory": "working_directory",
+    "tool": "profile",
+    "session_id": "session_id",
+    "question_timeout": "question_timeout_s",
+    **_TIMEOUT,
+}
 _FIELDS = {
     "tmux": {
         **{name: name for name in _TMUX},
@@ -56,6 +65,8 @@ _FIELDS = {
         "working_directory": "working_directory",
         "answer_timeout": "timeout_s",
     },
+    "acp": {**_PROTOCOL, "mode": "mode"},
+    "codex_app_server": _PROTOCOL,
     "rest": {
         "agent_url": "base_url",
         "terminal": "terminal_id",
@@ -115,8 +126,9 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0)] | None,
         Flag(
             "--question-timeout",
-            help="tmux: a question of the agent waits so long for an operator.  "
-            f"[{QUESTION_TIMEOUT_S:g}; {QUESTION_FIRST_S:g} if its own dialog opens after that]",
+            help="tmux, acp, codex_app_server: how long a question waits for an operator; then "
+            "the agent's own dialog decides, or the answer is no.  "
+            f"[{QUESTION_TIMEOUT_S:g}; {QUESTION_FIRST_S:g} if a dialog opens only then]",
         ),
     ] = None
 
@@ -144,7 +156,7 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
 @click.option(
     "--adapter",
     "kind",
-    type=click.Choice(["tmux", "command", "rest", "managed"]),
+    type=click.Choice(["tmux", "command", "acp", "codex_app_server", "rest", "managed"]),
     help="How the agent is reached.",
 )
 @click.option(
@@ -161,7 +173,16 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
     type=click.Choice(["stdin", "argument"]),
     help="command: how the program gets it.  [stdin]",
 )
-@click.option("--working-directory", help="command: the folder to run it in.")
+@click.option(
+    "--working-directory", help="command, acp, codex_app_server: the folder to run it in."
+)
+@click.option(
+    "--tool",
+    metavar="PROFILE",
+    help="acp, codex_app_server: run the command of this tool's profile, such as claude.",
+)
+@click.option("--mode", help="acp: the agent's mode, such as plan.")
+@click.option("--session-id", help="acp, codex_app_server: the conversation to go on with.")
 @click.option("--terminal", help="rest: the terminal's id; its server is --url.")
 @click.option(
     "--preset",
@@ -210,7 +231,8 @@ def serve(
 
     It prints its address when it is ready, and writes it into the agent's record. A live agent's
     manifest says how it is reached; options override what it says. For another agent, say it with
-    --adapter. For --adapter command, the program and its arguments follow after `--`.
+    --adapter. For the adapters command, acp and codex_app_server, the program and its arguments
+    follow after `--`; with --tool, they are those of the tool's profile.
     """
     from holdfast.runtime.gateway_identity import document_in, resolve_served
 
@@ -228,6 +250,7 @@ def serve(
     given = {name: value for name, value in adapter.items() if value is not None} | request.given()
     if command:
         given["command"] = list(command)
+    kind = _add_tool(kind, manifest, given)
     adapt = partial(_overridden, given=given if kind is None else {})
     spec = None
     if kind is not None:
@@ -284,6 +307,28 @@ def _refuse_all_but(allowed: tuple[str, ...]) -> None:
                 "one of both out",
                 field=name,
             )
+
+
+def _add_tool(kind: str | None, manifest: Path | None, given: dict[str, Any]) -> str | None:
+    """The kind of adapter. A tool that is given without one brings its own, with its command.
+    Raises InvalidValue, and NotFound for an unknown tool.
+    """
+    tool = given.get("tool")
+    if tool is None or manifest is not None or kind not in (None, "acp", "codex_app_server"):
+        return kind
+    from holdfast.adapters.profiles import profile_named, profiles_folder
+
+    launch = profile_named(tool, profiles_folder(os.environ)).launch
+    if "command" not in given:
+        if not launch.protocol or kind not in (None, launch.protocol_kind):
+            adapter = f" for --adapter {kind}" if launch.protocol else ""
+            raise InvalidValue(
+                f"the profile {tool} has no command that speaks a protocol{adapter}: give one "
+                "behind --",
+                field="tool",
+            )
+        given["command"] = list(launch.protocol)
+    return kind or launch.protocol_kind
 
 
 def _spec(kind: str, given: dict[str, Any]) -> AdapterSpec:
