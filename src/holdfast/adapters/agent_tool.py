@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.adapters.profiles import GENERIC
+from holdfast.adapters.profiles import (
+    GENERIC,
+    profile_named,
+    profile_names,
+    profile_path,
+    profiles_folder,
+)
 from holdfast.adapters.tools import codex, gemini, opencode
 from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
@@ -96,6 +102,49 @@ def prepare_tool(
             outcome="none",
         ) from None
     return ToolLaunch(words, environment)
+
+
+class KnownTool(NamedTuple):
+    """A profile, as a list of tools shows it. `in_tmux` is what is known of a prompt in a pane, and
+    `advice` how more would be.
+    """
+
+    name: str
+    programs: tuple[str, ...]
+    in_tmux: tuple[str, ...]
+    resumes: bool
+    protocol: tuple[str, ...]
+    path: str
+    advice: str = ""
+
+
+def known_tools(environment: Mapping[str, str]) -> list[KnownTool]:
+    """All profiles: the built-in ones and the user's own. Raises InvalidValue for a wrong one."""
+    folder = profiles_folder(environment)
+    profiles = [profile_named(name, folder) for name in profile_names(folder)]
+    return [
+        KnownTool(
+            one.name,
+            one.programs,
+            _known_in_tmux(one),
+            bool(one.launch.resume),
+            one.launch.protocol,
+            str(profile_path(one.name, folder)),
+            f"gemini extensions link {gemini.EXTENSION}"
+            if one.reports == "gemini" and not _reports(one)
+            else "",
+        )
+        for one in profiles
+    ]
+
+
+def _known_in_tmux(profile: Profile) -> tuple[str, ...]:
+    ready = () if profile.screen.box is None else ("ready",)
+    if not _reports(profile):
+        return (*ready, "delivered")
+    # No hook of Gemini can answer for a person.
+    questions = () if profile.reports == "gemini" else ("questions",)
+    return (*ready, "received", "answered", *questions)
 
 
 def _reports(profile: Profile) -> bool:

@@ -129,9 +129,9 @@ class Profile(Plain, frozen=True, kw_only=True):
     launch: ToolStart = ToolStart()
 
 
-def profile_in(document: object, name: str) -> Profile:
+def profile_in(document: object, name: str, path: str) -> Profile:
     """The profile in a decoded TOML document, which does not repeat its name. Raises InvalidValue
-    that names the wrong entry.
+    that names the file and the wrong entry.
     """
     check_id(name, "name of a profile")
     try:
@@ -139,7 +139,7 @@ def profile_in(document: object, name: str) -> Profile:
         return msgspec.convert({**entries, "name": name}, Profile)
     except msgspec.ValidationError as error:
         raise InvalidValue(
-            f"the profile {name} is wrong: {error}. docs/agents.md lists its entries",
+            f"the profile {path} is wrong: {error}. docs/tools.md lists its entries",
             field="profile",
             profile=name,
         ) from None

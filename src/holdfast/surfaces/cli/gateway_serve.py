@@ -28,7 +28,7 @@ from holdfast.kernel.agent_adapter import (
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
-from holdfast.surfaces.cli.command import Duration, request_options
+from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
