@@ -12,6 +12,7 @@ from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.records import shown
 from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import ReconciledMarker
+from holdfast.kernel.codec import to_plain
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
@@ -77,7 +78,7 @@ def listed_agent(agent: Agent) -> dict[str, Any]:
     """Of an agent without a gateway whose process is not dead."""
     absent = dict.fromkeys(("since", "idle_since", "queue_depth"))
     work = {"state": "unknown", "activity": "", "waits": "", "questions": 0, "gateway": "none"}
-    return {**asdict(agent), "work": {**absent, **work}}
+    return {**to_plain(agent), "work": {**absent, **work}}
 
 
 def asking_agent(hf: Holdfast, agent: Agent) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def asking_agent(hf: Holdfast, agent: Agent) -> dict[str, Any]:
         "questions": len(status["questions"]),
         "gateway": "serving",
     }
-    return {**asdict(agent), "work": work}
+    return {**to_plain(agent), "work": work}
 
 
 def asked_questions(hf: Holdfast) -> list[dict[str, Any]]:

@@ -41,11 +41,11 @@ class Agent:
     def tools(self) -> list[Tool]:
         return self._portal.call(self._client.list_tools).tools
 
-    def call(self, tool: str, **arguments: Any) -> Document:
+    def call(self, tool: str, /, **arguments: Any) -> Document:
         """What the tool answers. Raises ToolError."""
         return self.begin(tool, **arguments).result(PATIENCE_S)
 
-    def begin(self, tool: str, **arguments: Any) -> "Future[Document]":
+    def begin(self, tool: str, /, **arguments: Any) -> "Future[Document]":
         """The same, without waiting for it. Cancelling it is what a client does that gives up."""
         return self._portal.start_task_soon(self._called, tool, arguments)
 

@@ -240,6 +240,8 @@ def plain_message(words: str) -> str:
     """The same of a message."""
     time = r"(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)"
     words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(time, "TIME", words))
+    words = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID", words)
+    words = re.sub(r"\b\d+-\d+-\d+-[0-9a-f]{16}\b", "TREE", words)
     return re.sub(
         r"request [\w-]{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words)
     )
@@ -256,6 +258,8 @@ def _levelled(value: Any, name: str = "") -> Any:
         )
     if isinstance(value, bool) or value is None:
         return value
+    if name in ("pid", "start_ticks") and value != os.getpid():
+        return "PROCESS"
     if name in ("gateway_port", "port") and isinstance(value, int) and value >= RANDOM_PORTS:
         return "PORT"
     if isinstance(value, int) and value > 10**12:

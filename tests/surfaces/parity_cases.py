@@ -13,6 +13,7 @@ from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxHandle
+from holdfast.domains.agents.runs import AgentRun, LaunchChoices, RestartedAgent
 from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.workflows.records import Phase, SwapMarker
@@ -21,6 +22,9 @@ from holdfast.kernel import clock
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
+from holdfast.runtime.agent_restart import restart_agent
+from holdfast.runtime.agent_screen import screen_of
+from holdfast.runtime.agent_stop import stop_agent
 from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
@@ -187,6 +191,32 @@ def _pane(n: str) -> int:
         return Tmux().start(f"session-{n}", ["sleep", "600"], folder="/", environment={}).pid
     [pid] = Tmux().panes(f"session-{n}") or []
     return pid
+
+
+def _restarted(hf: Holdfast, agent: str) -> RestartedAgent:
+    return restart_agent(hf, agent, fresh=False, conversation=None, grace_s=1, watch_s=0)
+
+
+def a_dead_agent(hf: Holdfast, n: str) -> Facts:
+    """One whose process has ended, and whose record nobody has removed."""
+    program = subprocess.Popen(["sleep", "600"])
+    holder = hf.processes.of(program.pid)
+    program.kill()
+    program.wait()
+    return _facts(_published(hf, n, holder=holder))
+
+
+def an_ended_agent(hf: Holdfast, n: str) -> Facts:
+    """One of which only is kept how it was started: in a tmux session of its namespace."""
+    agent = _published(hf, n, session_name=f"session-{hf.store.namespace}-{n}")
+    hf.agents.remove(agent.agent_id, agent.generation_id)
+    command, choices = ("sleep", "600"), LaunchChoices(tool="generic")
+    hf.agents.note_run(
+        AgentRun(
+            agent=agent, command=command, working_directory="/", choices=choices, own_session=True
+        )
+    )
+    return _facts(agent)
 
 
 def _with_a_manifest(hf: Holdfast, n: str, holder: Holder, **more: str) -> Facts:
@@ -1166,6 +1196,50 @@ AGENTS = [
         {"agent": "agent-{n}", "generation_id": "{generation}", "token": 7},
         an_agent,
         "fenced",
+    ),
+    Case(
+        "agents.logs",
+        lambda hf, f: screen_of(hf, f"agent-{f.n}", 5),
+        "agents logs agent-{n} -n 5 --json",
+        {"agent": "agent-{n}", "lines": 5},
+        an_agent_in_tmux,
+    ),
+    Case(
+        "agents.logs",
+        lambda hf, f: screen_of(hf, f"nosuch-{f.n}", 5),
+        "agents logs nosuch-{n} --json",
+        {"agent": "nosuch-{n}"},
+        code="not_found",
+    ),
+    Case(
+        "agents.stop",
+        lambda hf, f: stop_agent(hf, f"agent-{f.n}", grace_s=1),
+        "agents stop agent-{n} --grace 1 --json",
+        {"agent": "agent-{n}", "grace_s": 1},
+        a_dead_agent,
+    ),
+    Case(
+        "agents.stop",
+        lambda hf, f: stop_agent(hf, f"agent-{f.n}", grace_s=1),
+        "agents stop agent-{n} --json",
+        {"agent": "agent-{n}"},
+        an_agent_beside_its_tmux_session,
+        # It is this very process.
+        code="invalid_value",
+    ),
+    Case(
+        "agents.restart",
+        lambda hf, f: _restarted(hf, f"agent-{f.n}"),
+        "agents restart agent-{n} --watch 0 --json",
+        {"agent": "agent-{n}", "watch_s": 0},
+        an_ended_agent,
+    ),
+    Case(
+        "agents.restart",
+        lambda hf, f: _restarted(hf, f"nosuch-{f.n}"),
+        "agents restart nosuch-{n} --json",
+        {"agent": "nosuch-{n}"},
+        code="not_found",
     ),
     Case(
         "agents.cleanup",

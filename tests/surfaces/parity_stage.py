@@ -12,6 +12,7 @@ from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
 from tests.harness.tmux_server import tmux_server
 from tests.surfaces import gateway_http
+from tests.surfaces.agent_bench import ended
 from tests.surfaces.parity import Case, Facts
 from tests.surfaces.parity_cases import GATEWAYS
 
@@ -28,6 +29,11 @@ def surroundings(folder: Path) -> Iterator[None]:
             patch.setenv(name, value)
         patch.chdir(folder)
         yield
+        # Agents that were started there remove what is theirs when they end.
+        panes = tmux("list-panes", "-a", "-F", "#{pane_pid}", check=False).split()
+        tmux("kill-server", check=False)
+        for pid in map(int, panes):
+            ended(pid)
 
 
 @contextmanager

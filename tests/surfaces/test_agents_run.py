@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def test_the_command_is_the_holder_and_knows_its_name(bench: AgentBench) -> None
     agent = bench.hf.agents.resolve("gpu").unwrap()
     assert answer["generation_id"] == agent.generation_id
     assert agent.holder is not None and agent.holder.pid == pid
-    assert (agent.identity.backend, agent.identity.tool, agent.terminal) == ("command", "cat", None)
+    assert (agent.identity.backend, agent.identity.tool, agent.terminal) == ("command", "sh", None)
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     said = dict(entry.split("=", 1) for entry in environment if entry.startswith("HOLDFAST_AGENT_"))
     assert said == {
@@ -400,8 +401,10 @@ def test_a_program_that_dies_at_once_is_reported_with_status_and_screen_and_remo
     assert "Pane is dead" not in ran.err
     assert bench.tmux.sessions() == {"another"}
     assert bench.hf.agents.list_agents() == []
-    # Neither a manifest nor what the pane was handed.
-    assert [path for path in (bench.folder / "state").rglob("*") if path.is_file()] == []
+    # Neither a manifest nor what the pane was handed: only how it ended.
+    left = [path for path in (bench.folder / "state").rglob("*") if path.is_file()]
+    assert [path.name for path in left] == [f"{id_of('HOLDFAST-boom')}.json"]
+    assert stat.S_IMODE(left[0].stat().st_mode) == 0o600
     bench.start_agent("boom")
 
 

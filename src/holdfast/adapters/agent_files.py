@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.adapters.agent_runs import AgentRunFiles
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 from holdfast.system.access import PRIVATE, Access, make_folder
@@ -37,11 +38,12 @@ class ManifestFiles:
 
 class GenerationFolders:
     """Folders below the user's state folder. `state` is called only when it is needed: there may be
-    no state folder.
+    no state folder. `runs` are the notes that outlive a folder.
     """
 
-    def __init__(self, state: Callable[[], Path]) -> None:
+    def __init__(self, state: Callable[[], Path], runs: AgentRunFiles | None = None) -> None:
         self._state = state
+        self._runs = runs
 
     def of(self, agent_id: str, generation_id: str) -> str:
         """The default folder of a generation. Raises InvalidValue without a state folder."""
@@ -54,6 +56,9 @@ class GenerationFolders:
         # Another program may have published any text as its generation.
         plain = generation_id not in (os.curdir, os.pardir) and os.sep not in generation_id
         if plain and folder == self.of(agent_id, generation_id):
+            # The conversation goes on in the next generation, which finds it in the note.
+            if self._runs is not None:
+                self._runs.note_conversation(agent_id, generation_id, folder)
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
                 # Fails while the agent has folders of other generations.

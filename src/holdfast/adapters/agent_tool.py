@@ -21,7 +21,7 @@ from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
 from holdfast.kernel.errors import InvalidValue, Unavailable
-from holdfast.system.access import make_private_folder, replace_file
+from holdfast.system.access import make_private_folder, remove_file, replace_file
 
 REPORTS_FOLDER = "reports"
 TOKEN_VARIABLE = "HOLDFAST_REPORT_TOKEN"
@@ -47,14 +47,14 @@ class ToolLaunch(NamedTuple):
     environment: dict[str, str]
 
 
-def tool_adapter(profile: Profile, root: str) -> dict[str, Any]:
+def tool_adapter(profile: Profile, root: str, *, hooked: bool = True) -> dict[str, Any]:
     """The settings of a tmux adapter that follow from the profile of an agent whose folder is
-    `root`, by their names in a manifest.
+    `root`, by their names in a manifest. Only an agent that is `hooked` reports.
     """
     if profile.name == GENERIC:
         return {}
     adapter = {"profile": profile.name, "interrupt": profile.keys.interrupt}
-    if _reports(profile):
+    if hooked and _reports(profile):
         adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
     return adapter
 
@@ -86,6 +86,7 @@ def prepare_tool(
     environment = {TOKEN_VARIABLE: token}
     try:
         make_private_folder(folder)
+        _remove_reports(folder)
         replace_file(folder / "token", token.encode(), private=True)
         if profile.reports == "claude":
             words = _with_claude_hooks(words, folder)
@@ -152,6 +153,16 @@ def _reports(profile: Profile) -> bool:
     if profile.reports == "gemini":
         return gemini.is_linked(os.environ)
     return profile.reports is not None
+
+
+def _remove_reports(folder: Path) -> None:
+    """Remove what the last generation's hooks reported, in a folder that the user named. Raises
+    OSError.
+    """
+    for name in ("activity.json", "expected"):
+        remove_file(folder / name)
+    for report in folder.glob("*.report"):
+        remove_file(report)
 
 
 def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -83,12 +83,11 @@ class ReportFolder:
         """Count the new reports. True if there were any."""
         with self._mutex:
             self._load()
-            names = sorted(
-                name.removesuffix(_SUFFIX) for name in self._listed() if name.endswith(_SUFFIX)
-            )
+            names = self._names()
             fresh = [name for name in names if name not in self._counted]
             for name in fresh:
-                self._count(name)
+                if (report := self._report(name)) is not None:
+                    self._note(report)
             if fresh:
                 self._counted = names
                 self._save()
@@ -96,6 +95,16 @@ class ReportFolder:
                 faults.reach("reports.remove")
                 remove_file(self._folder / f"{name}{_SUFFIX}")
             return bool(fresh)
+
+    def peek(self) -> Activity:
+        """What all reports say, counted or not. Counts none, so that a gateway still does."""
+        with self._mutex:
+            self._load()
+            seen = self._activity
+            for name in self._names():
+                report = None if name in self._counted else self._report(name)
+                seen = seen if report is None else seen.after(report)
+            return seen
 
     def add(self, report: ToolReport) -> None:
         """Count a report that the tool did not make: a person stopped it."""
@@ -169,11 +178,13 @@ class ReportFolder:
             file.write(data)
         return True
 
-    def _listed(self) -> list[str]:
+    def _names(self) -> list[str]:
+        """The reports that lie there, in their order."""
         try:
-            return os.listdir(self._folder)
+            found = os.listdir(self._folder)
         except OSError:
             return []
+        return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
 
     def _load(self) -> None:
         if self._loaded:
@@ -189,7 +200,7 @@ class ReportFolder:
         data = msgspec.json.encode(_Counted(self._counted, self._activity))
         replace_file(self._folder / "activity.json", data, private=True)
 
-    def _count(self, name: str) -> None:
+    def _report(self, name: str) -> ToolReport | None:
         try:
             head, _, body = read_file(self._folder / f"{name}{_SUFFIX}", private=True).partition(
                 b"\n"
@@ -197,7 +208,7 @@ class ReportFolder:
             token, _, reply_to = head.decode("ascii").split(" ")
             self._check(token)
             document = json.loads(body)
-            report = report_in(
+            return report_in(
                 name,
                 document if isinstance(document, dict) else {},
                 reply_to="" if reply_to == "-" else reply_to,
@@ -206,8 +217,7 @@ class ReportFolder:
         except (OSError, ValueError) as error:
             # Somebody else's report, or half of one: nothing is typed because of it.
             _log.warning("report refused report=%s: %s", name, error)
-            return
-        self._note(report)
+            return None
 
     def _check(self, token: str) -> None:
         try:

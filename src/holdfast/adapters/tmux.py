@@ -30,6 +30,7 @@ _FORBIDDEN = frozenset(".:")
 _COLUMNS, _ROWS = 200, 50
 """The size of a new pane. The default of 80x24 would cut what agents draw and what is read back."""
 _GLANCE_S = 0.02
+_OWN_S = 2.0
 _NOTICE = re.compile(r"^Pane is dead[^\n]*\n?\Z", re.MULTILINE)
 """tmux writes this on the last line of a pane whose process has ended."""
 
@@ -102,11 +103,14 @@ def _ask_again(words: Sequence[str], limit_s: float) -> TmuxAnswer:
 
 
 class Tmux:
-    """The tmux server of this user, as the port `TmuxSessions` says. Reading never starts a server,
-    and takes no longer than its limit.
+    """A tmux server, by default this user's, as the port `TmuxSessions` says. Reading never starts
+    a server, and takes no longer than its limit.
     """
 
-    def __init__(self, *, limit_s: float = TMUX_ANSWER_S) -> None:
+    def __init__(
+        self, *, server: TmuxAddress | None = None, limit_s: float = TMUX_ANSWER_S
+    ) -> None:
+        self._address = tuple(address_of(server))
         self._limit_s = limit_s
         self._silent_until_s: dict[Sequence[str], float] = {}
 
@@ -180,7 +184,7 @@ class Tmux:
         # In the same step: tmux notices ended children between its steps, so even a command that
         # ends at once does so after the option was set.
         stay = ["set-option", "-p", "-t", f"={session_name}:", "remain-on-exit", "on"]
-        answer = _ask_again([*begin, ";", *stay], TMUX_START_S)
+        answer = _ask_again([*self._address, *begin, ";", *stay], TMUX_START_S)
         if "duplicate session" in answer.complaint:
             raise Collision(
                 f"there is a tmux session {session_name} already: choose another name with "
@@ -215,11 +219,11 @@ class Tmux:
         if dead:
             # The notice on the last line has pushed the first line into the history.
             capture = ["capture-pane", "-p", "-S", "-1", "-t", pane.id]
-            screen = "\n".join(_ask_again(capture, self._limit_s).lines)
+            screen = "\n".join(self._ask(capture).lines)
         # tmux itself checks that it is still this pane: a new server gives the same ids again.
         over = f"#{{&&:#{{==:#{{pane_pid}},{pane.pid}}},#{{pane_dead}}}}"
         kill = ["if-shell", "-F", "-t", pane.id, over, f"kill-pane -t {pane.id}"]
-        _ask_again(kill, self._limit_s)
+        self._ask(kill)
         return Ended(status, _NOTICE.sub("", screen).strip("\n"))
 
     def _death(self, pane: Pane) -> tuple[bool, int | None]:
@@ -243,13 +247,16 @@ class Tmux:
 
     def _display(self, pane: Pane, facts: str, before: Sequence[str] = ()) -> TmuxAnswer:
         words = [*before, "display-message", "-p", "-t", pane.id, facts]
-        return _ask_again(words, self._limit_s)
+        return self._ask(words)
+
+    def _ask(self, words: Sequence[str]) -> TmuxAnswer:
+        return _ask_again([*self._address, *words], self._limit_s)
 
     def _look(self, *words: str, server: TmuxAddress | None = None) -> TmuxAnswer:
         """Ask a server. One that was silent a moment ago is not asked again, so that a caller with
         many questions waits only once.
         """
-        address = tuple(address_of(server))
+        address = self._address if server is None else tuple(address_of(server))
         if time.monotonic() < self._silent_until_s.get(address, 0.0):
             raise UpstreamUnavailable(
                 "tmux did not answer a moment ago, and was not asked again", outcome="none"
@@ -259,6 +266,19 @@ class Tmux:
         except UpstreamUnavailable:
             self._silent_until_s[address] = time.monotonic() + TMUX_SILENCE_S
             raise
+
+
+def own_screen(lines: int) -> str:
+    """The screen of the pane around this process, and so many lines that scrolled off it; empty
+    when it is gone, or tmux does not answer at once.
+    """
+    if not (pane := os.environ.get("TMUX_PANE")):
+        return ""
+    try:
+        answer = ask(["capture-pane", "-p", "-J", "-S", f"-{lines}", "-t", pane], limit_s=_OWN_S)
+    except Unavailable:
+        return ""
+    return "\n".join(line.rstrip() for line in answer.lines).strip("\n")
 
 
 def address_of(server: TmuxAddress | None) -> list[str]:

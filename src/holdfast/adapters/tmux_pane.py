@@ -185,6 +185,16 @@ class TmuxServer:
             settled=looked_s > int(pane["window_activity"]),
         )
 
+    def last_lines(self, session: str, lines: int) -> str | None:
+        """The last lines of the first pane of a session: its screen, and before it what scrolled
+        off. None when the pane is gone. Raises UpstreamUnavailable.
+        """
+        if (screen := self.screen(session)) is None:
+            return None
+        capture = ["capture-pane", "-p", "-J", "-S", f"-{lines}", "-t", screen.pane_id]
+        text = "\n".join(line.rstrip() for line in self.run(*capture)).strip("\n")
+        return "\n".join(text.split("\n")[-lines:])
+
     def glance(self, session: str, last: Screen | None) -> Screen | None:
         """As `screen`, but it may be a quarter of a second old, and mostly it costs a part of one
         tmux command: one list of all panes is shared by all gateways of this process, and the

@@ -133,6 +133,10 @@ BROKER_BACKOFF_MAX_S = 30.0  # longest pause between two attempts to connect
 # Agents and tmux.
 AGENT_LEASE_S = 24 * 3600.0  # how long a silent agent counts; it renews at a third of it
 AGENT_GRACE_S = 300.0  # how long a cleanup spares an expired agent, or a folder without a record
+AGENT_RUN_KEEP_S = 7 * 24 * 3600.0  # how long it is kept how an agent was started, and ended
+AGENT_SCREEN_LINES = 1000  # how much of the screen and what scrolled off is kept of an agent
+AGENT_SCREEN_CHARS = 128 << 10
+AGENT_STOP_GRACE_MAX_S = 600.0  # how long an agent may take to end when it is stopped, at most
 AGENT_START_S = 20.0  # how long `agents start` waits for the agent in its tmux session
 # How long `agents start` watches a started program. Most programs that die at once (wrong option,
 # missing file, no login) do so within it; a healthy start takes that much longer.

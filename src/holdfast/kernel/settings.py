@@ -174,6 +174,19 @@ class JobSettings(Plain, frozen=True, kw_only=True):
             raise _refusal("jobs.lease_s", self.lease_s, _SECONDS)
 
 
+class McpSettings(Plain, frozen=True, kw_only=True):
+    """What an agent may do to others over MCP: start the tools of these profiles, and stop those
+    agents that it has started, or any.
+    """
+
+    may_start: tuple[str, ...] = ()
+    may_stop: Literal["own", "any"] = "own"
+
+    def __post_init__(self) -> None:
+        for name in self.may_start:
+            check_id(name, "name of a profile")
+
+
 class Settings(Plain, frozen=True, kw_only=True):
     """All settings. `store` None: the default place of this machine."""
 
@@ -190,6 +203,7 @@ class Settings(Plain, frozen=True, kw_only=True):
     agents: AgentSettings = AgentSettings()
     gateway: GatewaySettings = GatewaySettings()
     jobs: JobSettings = JobSettings()
+    mcp: McpSettings = McpSettings()
 
     def __post_init__(self) -> None:
         check_id(self.namespace, "namespace")

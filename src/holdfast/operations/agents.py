@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent
@@ -11,10 +11,31 @@ from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
 from holdfast.domains.agents.records import TMUX_BACKED, bare
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.agents.runs import AgentExit, RestartedAgent, StoppedAgent
 from holdfast.domains.gateway import AgentState
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.errors import Ambiguous, Fenced, Held, LeaseLost, NotFound, Untrusted
-from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX, MCP_LIST_MAX
+from holdfast.kernel.errors import (
+    AgentEnded,
+    Ambiguous,
+    Collision,
+    Fenced,
+    Held,
+    LeaseLost,
+    NotFound,
+    Refused,
+    Untrusted,
+    UpstreamUnavailable,
+)
+from holdfast.kernel.limits import (
+    AGENT_GRACE_S,
+    AGENT_MOMENT_S,
+    AGENT_SCREEN_LINES,
+    AGENT_STOP_GRACE_MAX_S,
+    LABEL_CHARS_MAX,
+    LIST_MAX,
+    MCP_LIST_MAX,
+    TREE_GRACE_S,
+)
 from holdfast.kernel.store import Damage
 from holdfast.operations.agent_work import AgentWork, work_of
 from holdfast.operations.claims import claimant
@@ -32,6 +53,7 @@ from holdfast.operations.fields import (
 from holdfast.operations.operation import Argument, Flag, Positional, Request, operation
 from holdfast.operations.questions import OpenQuestion, asker
 from holdfast.operations.questions import list_ as list_questions
+from holdfast.runtime.agent_screen import AgentScreen, last_record, screen_of
 from holdfast.runtime.connection import Holdfast
 
 GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
@@ -85,9 +107,14 @@ TakeOver = Annotated[
 
 
 class ListAgents(Request, frozen=True, kw_only=True):
-    """Which agents: all, or those whose lease is not over."""
+    """Which agents: all that are published, or those whose lease is not over; or also those that
+    have ended.
+    """
 
     fresh: Annotated[bool, Flag("--fresh", help="Only those whose lease is not over.")] = False
+    all: Annotated[
+        bool, Flag("--all", help="Also those that have ended, as long as that is kept.")
+    ] = False
     limit: Annotated[
         Limit, Flag("--limit", within=(0, None), show_default=True, help="At most this many.")
     ] = LIST_MAX
@@ -194,6 +221,48 @@ class Refresh(Remove, frozen=True, kw_only=True):
     lease_s: LeaseSeconds = None
 
 
+_Grace = Annotated[
+    Annotated[float, Meta(ge=0, le=AGENT_STOP_GRACE_MAX_S)],
+    Flag(
+        "--grace",
+        within=(0, AGENT_STOP_GRACE_MAX_S),
+        show_default=True,
+        help="How long it may take to end by itself; then it is killed.",
+    ),
+]
+
+
+class StopAgent(AgentKey, frozen=True, kw_only=True):
+    """The agent that is to end, and how long it may take."""
+
+    grace_s: _Grace = TREE_GRACE_S
+
+
+class RestartAgent(StopAgent, frozen=True, kw_only=True):
+    """The agent that is to start again, and with which conversation."""
+
+    fresh: Annotated[
+        bool, Flag("--fresh", help="Begin a new conversation.  [default: the last one goes on]")
+    ] = False
+    conversation: Annotated[
+        Label | None,
+        Flag(
+            "--conversation",
+            metavar="ID",
+            help="Go on with this one.  [default: the last that its hooks reported]",
+        ),
+    ] = None
+    watch_s: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)],
+        Flag(
+            "--watch",
+            within=(0, 3600),
+            show_default=True,
+            help="How long the command must run to count as started.",
+        ),
+    ] = AGENT_MOMENT_S
+
+
 class Cleanup(Request, frozen=True, kw_only=True):
     """What is to be left alone, and whether anything is to be removed at all."""
 
@@ -219,9 +288,12 @@ class Cleanup(Request, frozen=True, kw_only=True):
 
 
 class ListedAgent(Agent, frozen=True, kw_only=True):
-    """An agent's record, and what the agent does."""
+    """An agent's record, and what the agent does. `exited` is set of one that has ended, and says
+    how.
+    """
 
     work: AgentWork
+    exited: AgentExit | UnsetType = UNSET
 
 
 class AgentView(ListedAgent, frozen=True, kw_only=True):
@@ -230,6 +302,15 @@ class AgentView(ListedAgent, frozen=True, kw_only=True):
     """
 
     liveness: AgentLiveness
+
+
+class ShowAgent(AgentKey, frozen=True, kw_only=True):
+    """An agent, and how much of its screen to show."""
+
+    lines: Annotated[
+        Annotated[int, Meta(ge=1, le=AGENT_SCREEN_LINES)],
+        Flag("-n", "--lines", show_default=True, help="At most so many lines, the last."),
+    ] = 200
 
 
 class LiveAgent(Plain, frozen=True, kw_only=True):
@@ -267,19 +348,50 @@ class Removed(Plain, frozen=True, kw_only=True):
 
 @operation("GET /v1/agents", cli="agents list")
 def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[ListedAgent]:
-    """Agents by name, and what each does, as its gateway last published it."""
-    found = hf.agents.list_agents(**asdict(request), damaged=damaged)
-    return [ListedAgent(**asdict(agent), work=work_of(hf, agent)) for agent in found]
+    """Agents by name, and what each does, as its gateway last published it; with `all`, behind them
+    those that have ended.
+    """
+    found = hf.agents.list_agents(fresh=request.fresh, limit=request.limit, damaged=damaged)
+    entries = [ListedAgent(**asdict(agent), work=work_of(hf, agent)) for agent in found]
+    if not request.all:
+        return entries
+    known = {agent.agent_id for agent in found}
+    ended = [
+        _ended(run.last_record(), run.end or AgentExit())
+        for run in hf.agents.last_runs()
+        if run.agent.agent_id not in known
+    ]
+    return [*entries, *ended][: request.limit]
+
+
+def _ended(agent: Agent, exited: AgentExit) -> ListedAgent:
+    work = AgentWork(state=AgentState.EXITED, since=exited.ended_at)
+    return ListedAgent(**asdict(agent), work=work, exited=exited)
 
 
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
 def get(hf: Holdfast, request: AgentKey) -> AgentView:
     """One agent, fresh or not, what it does, and the state of its lease, process, tmux session and
-    gateway.
+    gateway; of one that has ended, how.
     """
-    agent = hf.agents.get(hf.agents.resolve(request.agent).known_id())
-    liveness = hf.agents.liveness(agent)
-    return AgentView(**asdict(agent), work=work_of(hf, agent), liveness=liveness)
+    agent, exited = last_record(hf, request.agent)
+    return AgentView(
+        **asdict(agent),
+        work=work_of(hf, agent),
+        liveness=hf.agents.liveness(agent),
+        exited=UNSET if exited is None else exited,
+    )
+
+
+@operation(
+    "GET /v1/agents/{agent}/logs",
+    cli="agents logs",
+    errors=(NotFound, Ambiguous, Untrusted, UpstreamUnavailable),
+    outside=True,
+)
+def logs(hf: Holdfast, request: ShowAgent) -> AgentScreen:
+    """The last lines that an agent shows in its tmux pane, or showed before it ended."""
+    return screen_of(hf, request.agent, request.lines)
 
 
 @operation("GET /v1/agents/{agent}/resolve", cli="agents resolve", errors=(NotFound, Ambiguous))
@@ -369,6 +481,43 @@ def remove(hf: Holdfast, request: Remove) -> Removed:
 
 
 @operation(
+    "POST /v1/agents/{agent}/stop",
+    cli="agents stop",
+    errors=(NotFound, Ambiguous, Untrusted, Refused),
+    outside=True,
+)
+def stop(hf: Holdfast, request: StopAgent) -> StoppedAgent:
+    """End an agent: its process is asked to, then its whole process tree and its own tmux session
+    are ended. Harmless for one that has ended.
+    """
+    from holdfast.runtime.agent_stop import stop_agent
+
+    return stop_agent(hf, request.agent, grace_s=request.grace_s)
+
+
+@operation(
+    "POST /v1/agents/{agent}/restart",
+    cli="agents restart",
+    errors=(NotFound, Ambiguous, Untrusted, Refused, Collision, AgentEnded, Held),
+    outside=True,
+)
+def restart(hf: Holdfast, request: RestartAgent) -> RestartedAgent:
+    """End an agent, if it runs, and start the same command again in the same folder and tmux
+    session, with the same conversation where its tool can go on with one.
+    """
+    from holdfast.runtime.agent_restart import restart_agent
+
+    return restart_agent(
+        hf,
+        request.agent,
+        fresh=request.fresh,
+        conversation=request.conversation,
+        grace_s=request.grace_s,
+        watch_s=request.watch_s,
+    )
+
+
+@operation(
     "POST /v1/upkeep/agents/cleanup", cli="agents cleanup", mcp="clean_up_agents", outside=True
 )
 def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
@@ -379,4 +528,17 @@ def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     return hf.agents.cleanup(**asdict(request))
 
 
-OPERATIONS = [list_, get, resolve, find, control_target, publish, refresh, remove, cleanup]
+OPERATIONS = [
+    list_,
+    get,
+    logs,
+    resolve,
+    find,
+    control_target,
+    publish,
+    refresh,
+    remove,
+    stop,
+    restart,
+    cleanup,
+]

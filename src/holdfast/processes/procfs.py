@@ -192,12 +192,19 @@ class Procfs:
 
     def catches(self, pid: int, signal_number: int) -> bool:
         """Has a process a handler for a signal? False when that cannot be seen."""
+        return self._has_signal(pid, "SigCgt:", signal_number)
+
+    def ignores(self, pid: int, signal_number: int) -> bool:
+        """Does a process ignore a signal? False when that cannot be seen."""
+        return self._has_signal(pid, "SigIgn:", signal_number)
+
+    def _has_signal(self, pid: int, field: str, signal_number: int) -> bool:
         try:
             lines = Path(self._folder(pid), "status").read_text(errors="replace").splitlines()
         except OSError:
             return False
-        caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-        return bool(int(caught, 16) >> (signal_number - 1) & 1)
+        signals = next((line.split()[1] for line in lines if line.startswith(field)), "0")
+        return bool(int(signals, 16) >> (signal_number - 1) & 1)
 
     def death(self, holder: Holder) -> int | None:
         if (

@@ -71,12 +71,9 @@ def check_command(program: str) -> None:
         )
 
 
-def start_in_tmux(
-    hf: Holdfast, launch: Launch, pane_command: Callable[[str], list[str]], *, watch_s: float
-) -> Agent:
+def start_in_tmux(hf: Holdfast, launch: Launch, *, watch_s: float) -> Agent:
     """Start an agent in a new tmux session; return its record once its program has run for
-    `watch_s`. `pane_command` makes the pane's command, given the path of the FIFO for its exit
-    status; the command publishes the reserved generation with its own process.
+    `watch_s`. The pane's command publishes the reserved generation with its own process.
 
     Raises InvalidValue for a store in memory, Collision when there is such a tmux session,
     AgentEnded when the program ended at once, and Unavailable when it does not come up in time.
@@ -86,7 +83,7 @@ def start_in_tmux(
         raise InvalidValue(
             "an agent in tmux is another process, and cannot share a memory: store", field="store"
         )
-    tmux, name = Tmux(), launch.session_name or launch.name
+    tmux, name = Tmux(server=launch.server), launch.session_name or launch.name
     if tmux.liveness(name) is Liveness.ALIVE:
         raise Collision(
             f"there is a tmux session {name} already: choose another name with --tmux-session, or "
@@ -104,8 +101,8 @@ def start_in_tmux(
             ):
                 pane = tmux.start(
                     name,
-                    reading_command(path, pane_command(status.path)),
-                    folder=os.getcwd(),
+                    reading_command(path, launch.pane_command(status.path)),
+                    folder=launch.folder,
                     environment=_environment_of_session(hf),
                 )
                 agent = Startup(hf, tmux, pane, reserved).survived(listener, watch_s)

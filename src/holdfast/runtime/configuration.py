@@ -294,6 +294,14 @@ def gateways_here(settings: Settings) -> list[str]:
         ) from None
 
 
+def agent_runs_folder(settings: Settings) -> Path:
+    """The folder of the notes of agents' last runs, of one store and one user. Raises InvalidValue
+    without a home.
+    """
+    name = store_url(settings).state_name()
+    return state_folder(os.environ) / "agent-runs" / name / settings.namespace
+
+
 def server_root(settings: Settings) -> Path:
     """The folder of a store's server: beside a file or a folder, else in the user's state
     folder.

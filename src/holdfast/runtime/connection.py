@@ -163,15 +163,21 @@ class Holdfast:
     def agents(self) -> "Agents":
         """Live agents."""
         from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
+        from holdfast.adapters.agent_runs import AgentRunFiles
         from holdfast.adapters.gateway_health import GatewayHealth
         from holdfast.adapters.tmux import Tmux
         from holdfast.domains.agents import Agents
         from holdfast.domains.agents.ports import AgentPorts
-        from holdfast.runtime.configuration import state_folder
+        from holdfast.runtime.configuration import agent_runs_folder, state_folder
 
-        folders = GenerationFolders(lambda: state_folder(os.environ))
+        runs = AgentRunFiles(lambda: agent_runs_folder(self.settings))
         outside = AgentPorts(
-            self.processes, Tmux(), ManifestFiles(self._access), folders, GatewayHealth()
+            self.processes,
+            Tmux(),
+            ManifestFiles(self._access),
+            GenerationFolders(lambda: state_folder(os.environ), runs),
+            GatewayHealth(),
+            runs=None if self.store.ephemeral else runs,
         )
         return Agents(self.store, self.log, outside, self.settings.agents, debris=self.store)
 

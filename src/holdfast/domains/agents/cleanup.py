@@ -5,11 +5,12 @@ as files can also have folders without a record, which the kernel's port `Debris
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import datetime
 
 from holdfast.domains.agents.ownership import incarnation_of, topic_of
 from holdfast.domains.agents.records import AGENTS, Agent, stored_agent
+from holdfast.domains.agents.runs import AgentRuns
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, SchemaTooNew
 from holdfast.kernel.limits import RETENTION_JUMP_IGNORED_S
@@ -33,6 +34,7 @@ class Condition(enum.StrEnum):
     TOO_NEW = "too_new"
     STOPPED = "stopped"
     LINK = "link"
+    OLD_RUN = "old_run"
     UNREADABLE = "unreadable"
     CHANGED = "changed"
 
@@ -43,6 +45,7 @@ REMOVED_FOR = {
     Condition.GONE,
     Condition.NO_RECORD,
     Condition.LINK,
+    Condition.OLD_RUN,
 }
 """The conditions in which something is removed; in every other one it stays."""
 
@@ -97,6 +100,7 @@ class CleanupRun:
         store: Store,
         journal: Journal,
         debris: Debris | None,
+        runs: AgentRuns | None = None,
         *,
         grace_s: float,
         is_gone: IsGone | None,
@@ -109,6 +113,7 @@ class CleanupRun:
         self._store = store
         self._journal = journal
         self._debris = debris
+        self._runs = runs
         self._grace_s = grace_s
         self._is_gone = is_gone
 
@@ -165,7 +170,19 @@ class CleanupRun:
             item = self._item(str(damage.fields.get("key", "")), damage, now, None, damage.message)
             if item.why is not Condition.DAMAGED or item.agent_id not in listed:
                 items.append(item)
-        return items + others
+        known = {agent.agent_id for agent in agents}
+        return items + others + self._old_runs(known, now)
+
+    def _old_runs(self, known: Container[str], now: datetime) -> list[CleanupItem]:
+        """The runs that are too old to be kept, of agents that are not published any more."""
+        found = [] if self._runs is None else self._runs.listed()
+        return [
+            CleanupItem(
+                agent_id=run.agent.agent_id, why=Condition.OLD_RUN, detail=run.agent.agent_name
+            )
+            for run in found
+            if run.agent.agent_id not in known and run.outdated(now)
+        ]
 
     def _item(
         self,
@@ -188,6 +205,12 @@ class CleanupRun:
             return self._debris is not None and self._debris.remove_leftover(
                 AGENTS, item.agent_id, older_than_s=self._grace_s
             )
+        if item.why is Condition.OLD_RUN and self._runs is not None:
+            run = self._runs.read(item.agent_id)
+            outdated = run is not None and run.outdated(self._believed(self._store.now()))
+            if outdated:
+                self._runs.remove(item.agent_id)
+            return outdated
         # A dead process stays dead, so it is probed outside of the transaction. Inside, the verdict
         # counts only for the same incarnation.
         seen = self._store.read(lambda tx: stored_agent(tx, item.agent_id), scope=[AGENTS])

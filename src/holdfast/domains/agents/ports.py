@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from holdfast.domains.agents.records import GatewayAddress
+from holdfast.domains.agents.runs import AgentRuns
 from holdfast.kernel.holder import Liveness, Processes
 
 
@@ -57,7 +58,9 @@ class GatewayProbe(Protocol):
 
 
 class AgentPorts(NamedTuple):
-    """All ports together. `embedded`: the store is on this machine, and so are its processes."""
+    """All ports together. `embedded`: the store is on this machine, and so are its processes.
+    Without `runs`, nothing is noted of agents that have ended.
+    """
 
     processes: Processes
     sessions: TmuxSessions
@@ -65,3 +68,4 @@ class AgentPorts(NamedTuple):
     folders: AgentFolders
     gateways: GatewayProbe
     embedded: bool = False
+    runs: AgentRuns | None = None

@@ -28,6 +28,7 @@ from holdfast.domains.agents.records import (
     lease_of,
 )
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.agents.runs import AgentRun, find_run
 from holdfast.domains.agents.validation import check_backend, check_draft, check_fields
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import aware, render
@@ -393,12 +394,39 @@ class Agents:
         """What is known of its lease, process, tmux session and gateway, each by itself."""
         return liveness.probe_parts(agent, self._ports, self.store.now())
 
+    def last_run(self, name_or_id: str) -> AgentRun | None:
+        """The last run of an agent, over or not, as far as it is kept here. Raises Ambiguous."""
+        if (runs := self._ports.runs) is None:
+            return None
+        name = canonical(name_or_id, self.settings.prefix)
+        known = self.resolve(name_or_id).known_id()
+        return find_run(runs, id_of(name), known, name)
+
+    def last_runs(self) -> list[AgentRun]:
+        """The last run of every agent, by name, as far as they are kept here."""
+        found = [] if self._ports.runs is None else self._ports.runs.listed()
+        return sorted(found, key=lambda run: (bare(run.agent.agent_name), run.agent.agent_id))
+
+    def note_run(self, run: AgentRun) -> None:
+        """Keep how an agent was started, in place of its last run."""
+        if self._ports.runs is not None:
+            self._ports.runs.write(run)
+
+    def note_end(self, agent: Agent, exit_status: int | None, screen: str) -> None:
+        """Keep how a generation ended, unless another one was started since."""
+        runs = self._ports.runs
+        run = None if runs is None else runs.read(agent.agent_id)
+        if runs is None or run is None or run.agent.generation_id != agent.generation_id:
+            return
+        runs.write(run.ended(exit_status, self.store.now(), screen))
+
     def cleanup(
         self, *, grace_s: float = AGENT_GRACE_S, dry_run: bool = False, tmux_check: bool = True
     ) -> CleanupReport:
         """Remove what dead agents left: damaged records, records that expired longer ago than the
         grace, folders without a record and, with `tmux_check`, records whose process is dead and
-        whose tmux session is gone. `clear_after` runs for each removed record.
+        whose tmux session is gone. `clear_after` runs for each removed record. What is kept of runs
+        that ended long ago goes too.
 
         The step that removes a record checks it again, so no live record is lost to a publisher
         that comes in between. One failure does not stop the rest. Raises InvalidValue for a
@@ -406,7 +434,12 @@ class Agents:
         """
         is_gone = partial(liveness.is_gone, ports=self._ports) if tmux_check else None
         cleanup = CleanupRun(
-            self.store, self._journal, self._debris, grace_s=grace_s, is_gone=is_gone
+            self.store,
+            self._journal,
+            self._debris,
+            self._ports.runs,
+            grace_s=grace_s,
+            is_gone=is_gone,
         )
         return cleanup.run(dry_run=dry_run, after_removal=self.clear_after)
 

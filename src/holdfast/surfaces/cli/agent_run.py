@@ -4,16 +4,17 @@ import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
-from holdfast.adapters.tmux import Tmux
+from holdfast.adapters.tmux import Tmux, own_screen
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.renewal import AgentRenewal
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
 from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.limits import AGENT_SCREEN_LINES
 from holdfast.operations.agents import (
     GENERATION_VARIABLE,
     DefDir,
@@ -66,22 +67,24 @@ class LaunchAgent(Request, frozen=True, kw_only=True):
         hf: Holdfast,
         command: list[str],
         session_name: str | None,
-        generation_id: str | None = None,
+        **more: Any,
     ) -> Launch:
-        """The agent of this request. Raises InvalidName and InvalidValue."""
+        """The agent of this request; `more` is what Launch takes beside it. Raises InvalidName and
+        InvalidValue.
+        """
         return Launch(
             hf,
             command,
             name=self.name,
             session_name=session_name,
             agent_id=self.agent_id,
-            generation_id=generation_id,
             tool=self.tool,
             session_root=self.session_root,
             agent_def_dir=self.agent_def_dir,
             lease_s=self.lease_s,
             take_over=self.take_over,
             adapter=self.tmux.in_manifest(),
+            **more,
         )
 
 
@@ -122,6 +125,8 @@ class RunAgent(LaunchAgent, frozen=True, kw_only=True):
 @request_options(RunAgent)
 @words_argument
 @click.option("--exit-status-to", hidden=True, help="For `start`: the FIFO for the exit status.")
+@click.option("--resume", hidden=True, help="For `restart`: the conversation to go on with.")
+@click.option("--started-by", hidden=True, help="For `start`: the agent that starts it.")
 @leftovers_option
 @json_option
 @store_options
@@ -129,6 +134,8 @@ def run(
     request: RunAgent,
     words: tuple[str, ...],
     exit_status_to: str | None,
+    resume: str | None,
+    started_by: str | None,
     leftovers: str,
     as_json: bool,
 ) -> int:
@@ -152,10 +159,20 @@ def run(
     """
     command = command_of(words, "run")
     session_name = Tmux().current() if request.session_name is None else request.session_name
+    launching = partial(
+        request.launch,
+        command=command,
+        session_name=session_name,
+        generation_id=request.generation_id,
+        leftovers=leftovers,
+        conversation=resume,
+        own_session=exit_status_to is not None,
+        started_by=started_by,
+    )
     with exit_status_reporter(exit_status_to) as report:
         status = attended(
             command,
-            partial(_as_agent, request, command, session_name, as_json, report),
+            partial(_as_agent, request, launching, as_json, report),
             unbegun="no agent was published",
             undone="the agent was removed",
             leftovers=leftovers,
@@ -166,20 +183,21 @@ def run(
 
 def _as_agent(
     request: RunAgent,
-    command: list[str],
-    session_name: str | None,
+    launching: Callable[[Holdfast], Launch],
     as_json: bool,
     report: Callable[[int], None],
     custody: Custody,
 ) -> int:
     with connected() as hf:
-        launch = request.launch(hf, command, session_name, request.generation_id)
+        launch = launching(hf)
         holder = custody.holder(hf)
         try:
             agent = launch.publish(holder)
         except Interrupted:
             _withdraw(hf, launch.agent_id, holder)
             raise
+        launch.note(agent)
+        ending = _Ending(hf, launch, agent, report)
         try:
             # Not before it is known whose it is: in a folder that the user named, this replaces the
             # last one's.
@@ -188,9 +206,10 @@ def _as_agent(
             launch.write_manifest()
             if as_json:
                 click.echo(to_json(agent), err=True)
-            return _kept(hf, agent, launch, tool.environment, request, custody, report)
+            return _kept(hf, agent, launch, tool.environment, request, custody, ending)
         finally:
             custody.drop_signals()
+            ending.note()
             if not custody.kept:
                 _remove(hf, agent)
                 launch.clear_away()
@@ -203,7 +222,7 @@ def _kept(
     tool: Mapping[str, str],
     request: RunAgent,
     custody: Custody,
-    report: Callable[[int], None],
+    on_end: Callable[[int], None],
 ) -> int:
     lease_s = hf.settings.agents.lease_s if request.lease_s is None else request.lease_s
     loss = _TakeOver(hf, agent, custody.command, request.on_lost)
@@ -226,11 +245,39 @@ def _kept(
         "HOLDFAST_AGENT_MANIFEST": launch.manifest_path,
     }
     try:
-        status = custody.run(hf, environment, claim, on_end=report)
+        status = custody.run(hf, environment, claim, on_end=on_end)
     finally:
         custody.drop_signals()
         keeping.close()
     return status_of(LeaseLost("")).exit if loss.happened else status
+
+
+class _Ending:
+    """The end of an agent. Called with the exit status as soon as the command has ended, while its
+    screen is still there.
+    """
+
+    def __init__(
+        self, hf: Holdfast, launch: Launch, agent: Agent, report: Callable[[int], None]
+    ) -> None:
+        self._hf = hf
+        self._agent = agent
+        # What scrolled off in a person's own pane is not the agent's.
+        self._lines = AGENT_SCREEN_LINES if launch.own_session else 0
+        self._report = report
+        self._status: int | None = None
+        self._screen = ""
+
+    def __call__(self, status: int) -> None:
+        self._status = status
+        if self._agent.session_name is not None:
+            self._screen = own_screen(self._lines)
+        self._report(status)
+
+    def note(self) -> None:
+        """Keep it. Without a store it is only missed."""
+        with suppress(HoldfastError):
+            self._hf.agents.note_end(self._agent, self._status, self._screen)
 
 
 class _TakeOver:

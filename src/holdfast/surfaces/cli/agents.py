@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated
 
 import click
@@ -25,9 +24,9 @@ from holdfast.kernel.text import clipped, counted
 from holdfast.operations import agents as operations
 from holdfast.operations.agent_work import AgentWork
 from holdfast.operations.operation import Flag
-from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import check_command, start_in_tmux
 from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.cli.agent_life import exit_text, life
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.agent_tools import tools
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
@@ -37,8 +36,24 @@ from holdfast.surfaces.cli.lock_text import span
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.render import json_document, moment, pairs, table
 
+_SEND = "send"
 
-@click.group(cls=CommandGroup)
+
+class _Agents(CommandGroup):
+    """The commands, with `send`, which is loaded when it is used: it is one of gateways."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), _SEND]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != _SEND:
+            return super().get_command(ctx, cmd_name)
+        from holdfast.surfaces.cli.gateway import prompt
+
+        return prompt
+
+
+@click.group(cls=_Agents)
 def agents() -> None:
     """Live agents: one generation per id, found by name or id, trusted only when everything agrees.
 
@@ -51,6 +66,8 @@ def agents() -> None:
 
 agents.add_command(run)
 agents.add_command(tools)
+for _command in life.commands.values():
+    agents.add_command(_command)
 
 
 class StartAgent(LaunchAgent, frozen=True, kw_only=True):
@@ -69,6 +86,12 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
             help="How long the command must run to count as started.",
         ),
     ] = AGENT_MOMENT_S
+    gateway: Annotated[
+        bool,
+        Flag(
+            "--gateway", help="See to it that it has a gateway: start a host of all if none runs."
+        ),
+    ] = False
 
 
 @agents.command(short_help="Start a command as an agent in a new tmux session.")
@@ -87,7 +110,8 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
 
     Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it
     ends. The command gets the environment of this one. What is said by --ready-regex,
-    --interrupt-key and the like goes into its manifest, for its gateway.
+    --interrupt-key and the like goes into its manifest, for its gateway. With --gateway, it takes
+    prompts when this returns: one process hosts the gateways of all agents.
 
     Returns once the command has run for a second (--watch). When it ends before, its exit status
     and last screen are shown, processes that it left are ended, and the exit status is 1. It is 4
@@ -99,39 +123,32 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
         session_name = request.session_name
         if session_name is None:
             session_name = canonical(request.name, hf.settings.agents.prefix)
-        launch = request.launch(hf, command, session_name)
-        inside = partial(_pane_command, launch, request, command, leftovers)
-        agent = start_in_tmux(hf, launch, inside, watch_s=request.watch_s)
+        launch = request.launch(hf, command, session_name, leftovers=leftovers)
+        agent = start_in_tmux(hf, launch, watch_s=request.watch_s)
+        if request.gateway:
+            agent = _with_gateway(hf, agent)
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
     runs = f"{runs}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else runs)
 
 
-def _pane_command(
-    launch: Launch,
-    request: StartAgent,
-    command: list[str],
-    leftovers: str,
-    exit_status_to: str,
-) -> list[str]:
-    """The command of the pane: the same agent, in the foreground."""
-    options = {
-        "--id": launch.agent_id,
-        "--generation": launch.generation_id,
-        "--tmux-session": launch.session_name,
-        "--session-root": launch.root,
-        "--tool": request.tool,
-        "--agent-def-dir": request.agent_def_dir,
-        "--lease": None if request.lease_s is None else repr(request.lease_s),
-        "--leftovers": leftovers,
-        "--exit-status-to": exit_status_to,
-    }
-    given = [
-        word for option, value in options.items() if value is not None for word in (option, value)
-    ]
-    program = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
-    return [*program, "agents", "run", launch.name, *given, *request.tmux.words(), "--", *command]
+def _with_gateway(hf: Holdfast, agent: Agent) -> Agent:
+    """The record of an agent when its gateway answers. Raises Unavailable when that does not come
+    up; the agent runs all the same.
+    """
+    # Loaded here, as it brings the client of gateways.
+    from holdfast.runtime.gateway_hosting import ensure_hosted
+
+    try:
+        ensure_hosted(hf, agent.agent_id)
+    except Unavailable as error:
+        raise type(error)(
+            f"{agent.agent_name} runs in tmux session {agent.session_name}, but has no gateway: "
+            f"{error.message}",
+            **error.fields,
+        ) from None
+    return hf.agents.get(agent.agent_id)
 
 
 @agents.operation(operations.list_)
@@ -139,6 +156,8 @@ def list_(found: list[operations.ListedAgent], hf: Holdfast) -> None:
     """List agents by name, and what each does, as its gateway last published it.
 
     Exit status 7 if records are damaged, which are named on stderr.
+
+    --all lists behind them those that have ended: for a week, and for the user who ran them.
     """
     now = hf.store.now()
     table(
@@ -157,13 +176,22 @@ def list_(found: list[operations.ListedAgent], hf: Holdfast) -> None:
             [
                 *(agent.agent_name, _state(agent.work, now), _about(agent.work)),
                 *(_idle(agent.work, now), _gateway(agent.work), _lease(agent, now)),
-                *(_process(hf, agent), agent.session_name or "-", agent.identity.tool),
+                *(
+                    _ended(agent) or _process(hf, agent),
+                    agent.session_name or "-",
+                    agent.identity.tool,
+                ),
             ]
             for agent in found
         ],
         elastic=["agent", "works on", "tmux session"],
         empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
     )
+
+
+def _ended(agent: operations.ListedAgent) -> str:
+    """How it ended; empty for one that runs."""
+    return exit_text(agent.exited) if agent.exited else ""
 
 
 def _state(work: AgentWork, now: datetime) -> str:
@@ -210,7 +238,9 @@ def _lease(agent: Agent, now: datetime) -> str:
 
 @agents.operation(operations.get)
 def get(found: operations.AgentView, hf: Holdfast) -> None:
-    """Show one agent, fresh or not, and the state of its parts: lease, process, tmux, gateway."""
+    """Show one agent, fresh or not, and the state of its parts: lease, process, tmux, gateway; of
+    one that has ended, how.
+    """
     facts: list[tuple[str, str]] = []
     for name, value in to_plain(found).items():
         if name == "liveness":

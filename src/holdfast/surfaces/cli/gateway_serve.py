@@ -140,10 +140,6 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
         """Those that the user gave, by the names of a manifest."""
         return {_FIELDS["tmux"][name]: value for name, value in self.given().items()}
 
-    def words(self) -> list[str]:
-        """Those that the user gave, as words of a command line."""
-        return [f"--{name.replace('_', '-')}={value}" for name, value in self.given().items()]
-
 
 @click.command()
 @click.argument("agent", required=False)

@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import IO, Any, cast
 
 import anyio
@@ -38,8 +39,8 @@ from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
 from holdfast.surfaces.mcp.offer import bug
-from holdfast.surfaces.mcp.tool import ToolResult
-from holdfast.surfaces.mcp.tools import TOOLS
+from holdfast.surfaces.mcp.tool import Tool, ToolResult
+from holdfast.surfaces.mcp.tools import tools_by
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -93,6 +94,7 @@ class Calls:
     def __init__(self, session: Session, complete: Complete = str) -> None:
         self._session = session
         self._complete = complete
+        self.tools = tools_by(session.hf.settings)
         self._limiter = CapacityLimiter(MCP_CALLS_MAX)
 
     async def run(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -122,10 +124,10 @@ class Calls:
         try:
             if name == UNREADABLE:
                 raise InvalidValue(f"the call could not be read: {given.get('why', '')}")
-            if name not in TOOLS:
-                known = ", ".join(TOOLS)
+            if name not in self.tools:
+                known = ", ".join(self.tools)
                 raise NotFound(f"there is no tool {name[:80]!a}: there are {known}", tool=name[:80])
-            answer = TOOLS[name](self._session, call, given)
+            answer = self.tools[name](self._session, call, given)
             failed = False
             return _result({**answer, "pending": self._pending(call)})
         except StoreUnavailable as error:
@@ -195,13 +197,14 @@ def serve(session: Session, complete: Complete = str) -> None:
 
 
 async def _serve(session: Session, complete: Complete) -> None:
+    calls = Calls(session, complete)
     server: Server[Any] = Server(
         "holdfast",
         version=__version__,
         title="Holdfast",
         instructions=INSTRUCTIONS,
-        on_list_tools=_list_tools,
-        on_call_tool=Calls(session, complete).run,
+        on_list_tools=partial(_list_tools, calls.tools.values()),
+        on_call_tool=calls.run,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, session)
@@ -213,8 +216,8 @@ async def _serve(session: Session, complete: Complete) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _list_tools(_: Any, __: Any) -> types.ListToolsResult:
-    tools = [
+async def _list_tools(tools: Iterable[Tool], _: Any, __: Any) -> types.ListToolsResult:
+    shown = [
         types.Tool(
             name=tool.name,
             description=tool.text,
@@ -226,9 +229,9 @@ async def _list_tools(_: Any, __: Any) -> types.ListToolsResult:
                 open_world_hint=False,
             ),
         )
-        for tool in TOOLS.values()
+        for tool in tools
     ]
-    return types.ListToolsResult(tools=tools)
+    return types.ListToolsResult(tools=shown)
 
 
 async def _end_by_signal(session: Session) -> None:

@@ -1,5 +1,6 @@
 """The tools, in the order in which a client shows them."""
 
+from holdfast.kernel.settings import Settings
 from holdfast.surfaces.mcp.agents import (
     answer_question,
     clean_up_agents,
@@ -8,9 +9,11 @@ from holdfast.surfaces.mcp.agents import (
     send_request,
 )
 from holdfast.surfaces.mcp.jobs import claim_job, create_job, report_job, retry_job
+from holdfast.surfaces.mcp.life import start_agent, stop_agent
 from holdfast.surfaces.mcp.locks import acquire
 from holdfast.surfaces.mcp.overview import release, status, wait, whoami
 from holdfast.surfaces.mcp.recipes import use_recipe, yield_or_swap
+from holdfast.surfaces.mcp.tool import Tool
 
 TOOLS = {
     tool.name: tool
@@ -21,3 +24,10 @@ TOOLS = {
         *(acquire, wait, release, use_recipe, yield_or_swap),
     )
 }
+LIFE_TOOLS = {tool.name: tool for tool in (start_agent, stop_agent)}
+"""The tools that an operator switches on."""
+
+
+def tools_by(settings: Settings) -> dict[str, Tool]:
+    """The tools that these settings allow, by name."""
+    return TOOLS | LIFE_TOOLS if settings.mcp.may_start else TOOLS
