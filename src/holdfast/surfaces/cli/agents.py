@@ -28,6 +28,7 @@ from holdfast.runtime.agent_pane import check_command, start_in_tmux
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.agent_life import exit_text, life
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
+from holdfast.surfaces.cli.agent_tools import tools
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import leftovers_option
@@ -64,6 +65,7 @@ def agents() -> None:
 
 
 agents.add_command(run)
+agents.add_command(tools)
 for _command in life.commands.values():
     agents.add_command(_command)
 
