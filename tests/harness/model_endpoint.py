@@ -31,7 +31,7 @@ _SHELLS = ("Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_
 """The names under which tools offer to run a command."""
 _CALLS = ("tool", "outside", "ask")
 """The directives that are tool calls."""
-_HELD_S = 60.0
+_HELD_S = 300.0
 _IDS = itertools.count(1)
 
 

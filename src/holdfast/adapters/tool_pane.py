@@ -267,9 +267,13 @@ class ToolPane(TmuxAgent):
             reports.wait(_WAIT_S)
 
     def _may_paste(self, screen: Screen) -> str:
-        """The cursor is at the beginning of the empty box, and the tool does not work."""
+        """The empty box is there, the cursor is at its beginning, and the tool does not work. Other
+        views of the tool may leave the cursor where it was.
+        """
+        empty = self._profile.screen.empty
         return _all(
             tmux_pane.cursor_at(screen),
+            "1" if empty is None else tmux_pane.shows(empty),
             *map(tmux_pane.lacks, self._patterns.forbidden),
         )
 

@@ -18,9 +18,9 @@ from holdfast.kernel.names import check_id
 from holdfast.kernel.text import clipped
 
 PATTERN_CHARS_MAX = 500
-_NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
+_NOT_IN_TMUX = frozenset("'\"\\#,{};%")
 """Characters with a meaning in tmux's formats or commands."""
-_FOR_TMUX = ("dialog", "working", "sign", "placeholder")
+_FOR_TMUX = ("dialog", "working", "empty", "sign", "placeholder")
 
 
 def _check_pattern(name: str, pattern: str | None) -> None:
@@ -42,9 +42,9 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
     is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
-    folder. `working` matches what is on the screen only while the tool works. `sign` matches what
-    stands before the first line of a text in the box, and `placeholder` what the box shows in place
-    of a long paste.
+    folder. `working` matches what is on the screen only while the tool works. `empty` matches the
+    line of the empty box, on which the cursor is. `sign` matches what stands before the first line
+    of a text in the box, and `placeholder` what the box shows in place of a long paste.
 
     `_FOR_TMUX` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
@@ -54,6 +54,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    empty: Pattern | None = None
     sign: Pattern | None = None
     placeholder: Pattern | None = None
 

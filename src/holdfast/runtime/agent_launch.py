@@ -40,6 +40,7 @@ _ADAPTER_OPTIONS = {
     "ready_regex": "--ready-regex",
     "settle_s": "--settle",
     "answer_timeout_s": "--answer-timeout",
+    "question_timeout_s": "--question-timeout",
 }
 """The options of `agents run`, by the names of a tmux adapter's settings."""
 
