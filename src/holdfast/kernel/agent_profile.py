@@ -31,7 +31,7 @@ def _check_pattern(name: str, pattern: str | None) -> None:
 
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
-Key = Literal["C-c", "C-u", "Escape", "Enter", "BSpace"]
+Key = Literal["C-c", "C-u", "Escape", "BSpace"]
 Reporter = Literal["claude", "codex", "gemini", "opencode"]
 """How a tool reports what it does: each value is one of the formats that Holdfast reads."""
 
