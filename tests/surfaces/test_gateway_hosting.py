@@ -15,7 +15,7 @@ import pytest
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.hosting_folder import HostingFolder
 from holdfast.domains.agents import Agent
-from holdfast.kernel.errors import InvalidValue, NotFound, StoreCorrupt, Unavailable
+from holdfast.kernel.errors import STATUS, InvalidValue, NotFound, StoreCorrupt, Unavailable
 from holdfast.runtime.configuration import gateway_root, hosting_root
 from holdfast.runtime.connection import connect
 from holdfast.runtime.gateway_hosting import ensure_hosted, host_of
@@ -326,3 +326,24 @@ def test_twenty_agents_have_their_gateways_in_one_process(bench: AgentBench) -> 
         assert len(ports) == 20
         for name in names:
             assert "sum-2" in ask(bench, name, 1)
+
+
+def test_a_host_is_ended_by_a_command(bench: AgentBench) -> None:
+    shell(bench, "a", "--gateway")
+    record = host_of(bench.hf)
+    assert record is not None
+    ran = bench("gateway", "detach", "--all")
+    assert (ran.status, ran.err) == (0, "")
+    assert str(record.process.pid) in ran.out
+    ended(record.process.pid)
+    again = bench("gateway", "detach", "--all")
+    assert again.status == STATUS["not_found"].exit, again.err
+    assert bench("gateway", "detach").status == bench("gateway", "detach", "a", "--all").status == 2
+
+
+def test_a_server_that_hosts_is_not_ended_by_it(bench: AgentBench) -> None:
+    with hosting(bench, "serve", "--port", "0") as server:
+        until(lambda: host_of(bench.hf) is not None)
+        ran = bench("gateway", "detach", "--all")
+        assert ran.status == STATUS["refused"].exit, ran.err
+        assert server.poll() is None

@@ -183,6 +183,7 @@ HOSTING_LOOK_EVERY_S = 1.0  # how often a host of gateways compares itself with 
 HOSTING_RETRY_MAX_S = 10.0  # longest pause before a gateway that did not start is tried again
 HOSTING_START_S = 20.0  # for a host to start, and to serve the gateway that was asked for
 HOSTING_STOP_S = 20.0  # for all gateways of a stopping host, which stop at the same time
+HOSTING_END_S = 30.0  # for a host that is asked to end
 HOSTING_LOG_BYTES_MAX = 4 << 20  # log of a host before it is moved aside; one older file is kept
 HOSTING_LOG_TAIL_LINES = 12  # of its log, in the error that says why it did not start
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20  # events.jsonl before it is rotated; one older file is kept

@@ -1,6 +1,7 @@
-"""Who hosts the gateways of this machine; and how an agent gets a gateway that is hosted."""
+"""Who hosts the gateways of this machine, how that ends, and how an agent gets a hosted gateway."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,11 +12,12 @@ from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.hosting_folder import HostingFolder, HostingRecord
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import bare
-from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.errors import InvalidValue, NotFound, Refused, Unavailable
 from holdfast.kernel.holder import Liveness, probe
-from holdfast.kernel.limits import HOSTING_START_S
+from holdfast.kernel.limits import HOSTING_END_S, HOSTING_START_S
 from holdfast.processes import cgroup
 from holdfast.processes.scan import GUARDIAN, MARK
+from holdfast.processes.syscalls import readable
 from holdfast.runtime.configuration import (
     REGISTRY_DIR_ENV,
     default_store,
@@ -25,6 +27,8 @@ from holdfast.runtime.configuration import (
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.gateway_identity import gateway_key
 
+PROGRAM = "holdfast gateway serve --all"
+"""The host that does nothing else."""
 _POLL_S = 0.05
 _STARTS_MAX = 2
 _LEFT_OUT = frozenset(
@@ -40,6 +44,43 @@ def host_of(hf: Holdfast) -> HostingRecord | None:
     if record is None:
         return None
     return record if probe(record.process, hf.processes, embedded=True) is Liveness.ALIVE else None
+
+
+def end_host(hf: Holdfast) -> int:
+    """End the process that hosts the gateways of this user here, and return its pid when it has
+    ended. Accepted requests wait for the next gateway.
+
+    Raises NotFound when nobody hosts, Refused for a process that serves more than gateways, and
+    Unavailable when it does not end in time.
+    """
+    record = host_of(hf)
+    if record is None:
+        raise NotFound(
+            "nobody hosts gateways here: `holdfast gateway status AGENT` says who serves one"
+        )
+    pid = record.process.pid
+    if record.program != PROGRAM:
+        raise Refused(
+            f"process {pid} (`{record.program}`) hosts the gateways beside other things: end it "
+            "where it was started, or start it with --no-gateways",
+            pid=pid,
+        )
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return pid
+    try:
+        # Looked at again: before the pidfd was opened, another process may have got the pid.
+        if probe(record.process, hf.processes, embedded=True) is Liveness.ALIVE:
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            if not readable(pidfd, HOSTING_END_S):
+                raise Unavailable(
+                    f"process {pid} does not end within {HOSTING_END_S:g} s: look at its log",
+                    outcome="unknown",
+                )
+    finally:
+        os.close(pidfd)
+    return pid
 
 
 def ensure_hosted(hf: Holdfast, agent: str, *, within_s: float = HOSTING_START_S) -> None:

@@ -22,6 +22,7 @@ from holdfast.operations import gateways as operations
 from holdfast.operations import questions
 from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
+from holdfast.runtime.gateway_hosting import end_host
 from holdfast.runtime.gateway_identity import gateway_client
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
@@ -388,6 +389,24 @@ def prune(done: operations.RequestsPruned) -> str:
     return f"{counted(done.removed, 'request')} removed"
 
 
-@_operation(operations.detach)
-def detach(_: operations.Detaching, request: operations.GatewayKey) -> str:
-    return f"the gateway of {request.agent} is stopping"
+@gateway.command()
+@click.argument("agent", required=False)
+@click.option(
+    "--all", "every", is_flag=True, help="End the process that hosts the gateways of all agents."
+)
+@json_option
+@_place_options
+def detach(agent: str | None, every: bool, as_json: bool) -> None:
+    """Stop an agent's gateway, or with --all the process that hosts all of them.
+
+    What was accepted waits for the next one; the agents themselves are left alone.
+    """
+    if (agent is None) != every:
+        raise click.UsageError("name one agent, or say --all")
+    if agent is None:
+        with connected(settings_here(), create=False) as hf:
+            pid = end_host(hf)
+        answer(to_json({"pid": pid}) if as_json else f"process {pid} has ended, with all gateways")
+        return
+    done = operations.detach(_here(), operations.GatewayKey(agent=agent))
+    answer(to_json(done) if as_json else f"the gateway of {agent} is stopping")

@@ -7,6 +7,7 @@ import threading
 from holdfast.domains.gateway import AdapterSpec
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
+from holdfast.runtime.gateway_hosting import PROGRAM
 from holdfast.runtime.gateway_identity import Served
 from holdfast.runtime.hosted_gateways import HostedGateways
 from holdfast.surfaces.cli.gateway_process import GatewayRun
@@ -36,7 +37,7 @@ def serve_all(settings: Settings) -> None:
     try:
         with (
             connected(settings) as hf,
-            hosted_gateways(hf, program="holdfast gateway serve --all", stand_by=False),
+            hosted_gateways(hf, program=PROGRAM, stand_by=False),
         ):
             gc.freeze()
             answer("hosting the gateways of all agents of this machine")
