@@ -25,6 +25,7 @@ from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
+from holdfast.adapters.tool_transcript import was_stopped
 from holdfast.domains.gateway.activity import (
     Activity,
     Box,
@@ -43,7 +44,13 @@ from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Tmux
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
-from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
+from holdfast.kernel.errors import (
+    Altered,
+    Fenced,
+    NotFound,
+    NotReceived,
+    UpstreamUnavailable,
+)
 
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
@@ -55,9 +62,6 @@ _RETURNED_WITHIN_S = 5.0
 """How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
 _LOOK_COUNTS_S = 1.5
 """A look says no more than that of the time before it."""
-_TRANSCRIPT_BYTES = 64 << 10
-_STOPPED_MARK = b"[Request interrupted by user"
-"""What Claude Code writes into its transcript when a person stops it."""
 
 
 class ToolPane(TmuxAgent):
@@ -202,7 +206,7 @@ class ToolPane(TmuxAgent):
             activity,
             view,
             interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
-            recorded=lambda: _was_stopped(activity),
+            recorded=lambda: was_stopped(activity.transcript, activity.prompt_id),
         ):
             reports.add(_stop_report(activity))
             return
@@ -446,18 +450,3 @@ def _stop_report(activity: Activity) -> ToolReport:
         session_id=activity.session_id,
         prompt_id=activity.prompt_id,
     )
-
-
-def _was_stopped(activity: Activity) -> bool:
-    """Does the transcript say that a person stopped this turn?"""
-    if not activity.transcript or not activity.prompt_id:
-        return False
-    try:
-        with open(activity.transcript, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - _TRANSCRIPT_BYTES, 0))
-            lines = file.read().splitlines()
-    except OSError:
-        return False
-    prompt_id = activity.prompt_id.encode()
-    return any(prompt_id in line and _STOPPED_MARK in line for line in lines)
