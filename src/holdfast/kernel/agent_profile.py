@@ -79,8 +79,8 @@ class Taken(Plain, frozen=True, kw_only=True):
     sent by Enter.
     """
 
-    commands: tuple[str, ...] = ()
-    unsent: tuple[str, ...] = ()
+    commands: tuple[Text, ...] = ()
+    unsent: tuple[Text, ...] = ()
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
