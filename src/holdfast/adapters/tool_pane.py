@@ -117,7 +117,6 @@ class ToolPane(TmuxAgent):
         finally:
             reports.expect(None)
         if reception is Reception.EXACT and report is not None:
-            self._rest.end()
             return Delivery((mark, report))
         raise _not_delivered(reception, prompt, report)
 
@@ -197,7 +196,19 @@ class ToolPane(TmuxAgent):
     def _view(self, screen: Screen) -> ScreenView:
         box, working = self._patterns.box_on(screen), self._patterns.works_on(screen)
         view = ScreenView(box, working, self._still_s())
-        return view._replace(rest_s=self._rest.after(view))
+        if self._reports is None:
+            return view
+        activity = self._reports.activity
+        if box in (Box.EMPTY, Box.DRAFT) and not working:
+            sure = self._is_interrupted(activity) or self._patterns.rests_on(
+                screen, box, activity.prompt
+            )
+            view = view._replace(at_rest=sure)
+        return view._replace(rest_s=self._rest.after(view, activity))
+
+    def _is_interrupted(self, activity: Activity) -> bool:
+        """Has this gateway interrupted the turn that runs?"""
+        return self._interrupted is not None and self._interrupted == activity.prompt_id
 
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
@@ -205,7 +216,7 @@ class ToolPane(TmuxAgent):
         if has_stopped(
             activity,
             view,
-            interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
+            interrupted=self._is_interrupted(activity),
             recorded=lambda: was_stopped(activity.transcript, activity.prompt_id),
         ):
             reports.add(_stop_report(activity))
@@ -317,44 +328,38 @@ class ToolPane(TmuxAgent):
 
 
 class _Rest:
-    """For how long a tool was at rest on each look. What a person opens before its box counts for
-    nothing: it hides whether the tool works.
+    """For how long a tool was at rest on each look in one turn. What hides whether it works counts
+    for nothing, such as what a person types, or opens before its box.
     """
 
     def __init__(self) -> None:
         self._seen_s = time.monotonic()
+        self._turn: tuple[bool, str | None] = (False, None)
         self._rest_s = 0.0
 
-    def after(self, view: ScreenView) -> float:
+    def after(self, view: ScreenView, activity: Activity) -> float:
         """The seconds with one more look."""
-        now_s = time.monotonic()
+        now_s, turn = time.monotonic(), (activity.working, activity.prompt_id)
         passed_s, self._seen_s = now_s - self._seen_s, now_s
-        if view.at_rest:
+        if view.working or turn != self._turn:
+            # The rest before a turn says nothing about it.
+            self._turn, self._rest_s = turn, 0.0
+        elif view.at_rest:
             self._rest_s += min(passed_s, _LOOK_COUNTS_S)
-        elif view.box is not Box.NONE or view.working:
-            self._rest_s = 0.0
         return self._rest_s
-
-    def end(self) -> None:
-        """It begins to work."""
-        self._rest_s = 0.0
 
 
 class _Patterns:
     """The patterns of a profile, applied to screens."""
 
     def __init__(self, patterns: ScreenPatterns) -> None:
-        self._box, self._draft, self._dialog, self._trust, self._working, self._placeholder = (
-            None if pattern is None else re.compile(pattern, re.MULTILINE)
-            for pattern in (
-                patterns.box,
-                patterns.draft,
-                patterns.dialog,
-                patterns.trust,
-                patterns.working,
-                patterns.placeholder,
-            )
-        )
+        def compiled(pattern: str | None) -> re.Pattern[str] | None:
+            return None if pattern is None else re.compile(pattern, re.MULTILINE)
+
+        self._box, self._draft = compiled(patterns.box), compiled(patterns.draft)
+        self._dialog, self._trust = compiled(patterns.dialog), compiled(patterns.trust)
+        self._working, self._idle = compiled(patterns.working), compiled(patterns.idle)
+        self._placeholder = compiled(patterns.placeholder)
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
 
     def box_on(self, screen: Screen) -> Box:
@@ -377,6 +382,18 @@ class _Patterns:
         text = "\n".join(screen.content[:-1])
         return self._working is not None and self._working.search(text) is not None
 
+    def rests_on(self, screen: Screen, box: Box, prompt: str) -> bool:
+        """Does a screen without a sign of work show that the tool does not work? Below an empty box
+        it says so; and it puts a prompt that was stopped early back into its box.
+        """
+        if box is Box.EMPTY:
+            text = "\n".join(screen.content[:-1])
+            return self._idle is None or self._idle.search(text) is not None
+        text, first = self.draft_on(screen) or "", prompt.partition("\n")[0].strip()
+        # The box may show a part of a long line.
+        whole = text == first or (len(text) > screen.width // 2 and first.startswith(text))
+        return bool(text) and (whole or self._stands_for_paste(text))
+
     def draft_on(self, screen: Screen) -> str | None:
         """The first line of the text in the box; None without one."""
         if self._draft is None:
@@ -386,10 +403,10 @@ class _Patterns:
 
     def is_from(self, prompt: str, text: str) -> bool:
         """Is a text in the box the first line of a prompt, or what stands for a long one?"""
-        placeholder = self._placeholder
-        return text in prompt or (
-            placeholder is not None and placeholder.fullmatch(text) is not None
-        )
+        return text in prompt or self._stands_for_paste(text)
+
+    def _stands_for_paste(self, text: str) -> bool:
+        return self._placeholder is not None and self._placeholder.fullmatch(text) is not None
 
 
 def _all(*conditions: str) -> str:

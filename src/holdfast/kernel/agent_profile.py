@@ -33,9 +33,9 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
     is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
-    folder. `working` matches what is on the screen only while the tool works. `sign` matches what
-    stands before the first line of a text in the box, and `placeholder` what the box shows in place
-    of a long paste.
+    folder. `working` matches what is on the screen only while the tool works, and `idle` what is
+    there with an empty box only while it does not work. `sign` matches what stands before the first
+    line of a text in the box, and `placeholder` what the box shows in place of a long paste.
 
     `_FOR_TMUX` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
@@ -45,6 +45,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    idle: Pattern | None = None
     sign: Pattern | None = None
     placeholder: Pattern | None = None
 
@@ -75,12 +76,13 @@ class Keys(Plain, frozen=True, kw_only=True):
 
 class Taken(Plain, frozen=True, kw_only=True):
     """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
-    behind white space, are commands of the tool itself; those that end with one of `unsent` are not
-    sent by Enter.
+    behind white space, are commands of the tool itself; those that end with one of `unsent`, or
+    have a character of `held`, are not sent by Enter.
     """
 
     commands: tuple[Text, ...] = ()
     unsent: tuple[Text, ...] = ()
+    held: str = ""
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
@@ -142,5 +144,12 @@ def check_taken(profile: Profile, prompt: str) -> None:
         raise InvalidValue(
             f"{profile.name} does not send a prompt that ends with {ending}: put something behind "
             "it",
+            field="prompt",
+        )
+    held = next((one for one in prompt if one in profile.prompts.held), None)
+    if held is not None:
+        raise InvalidValue(
+            f"{profile.name} does not send a prompt with U+{ord(held):04X}, which nobody sees, "
+            "before somebody has pressed Enter again: leave it out",
             field="prompt",
         )
