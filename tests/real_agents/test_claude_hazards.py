@@ -35,7 +35,11 @@ def test_a_text_that_is_typed_between_paste_and_enter_is_not_sent(claude: ToolRi
     assert plain(claude.typed()[before:]).count(b"\r") == 1
 
 
-def test_a_text_that_stands_before_the_paste_keeps_enter_away(claude: ToolRig) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_text_that_stands_before_the_paste_keeps_enter_away(claude: ToolRig, again: bool) -> None:
+    if again:
+        # The same prompt is on the screen already.
+        assert claude.answer_to("touch made p-12") == "answered p-12"
     before = len(claude.typed())
     # What a person types while Claude Code is stopped is in its terminal, and not on the screen.
     pid = claude.pid()

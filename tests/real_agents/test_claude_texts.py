@@ -51,10 +51,14 @@ def test_a_prompt_with_the_characters_of_tmux_and_of_a_shell_is_a_prompt(claude:
 
 
 def test_a_prompt_that_it_would_hold_back_is_refused(claude: ToolRig) -> None:
-    """It removes marks of direction, and waits for another Enter."""
+    """It removes marks of direction, and waits for another Enter. Of other characters that nobody
+    sees nothing is left.
+    """
     before = claude.typed()
     with pytest.raises(InvalidValue, match="U\\+200F"):
         claude.prompt("p-6 \N{RIGHT-TO-LEFT MARK} here")
+    with pytest.raises(InvalidValue, match="nobody sees"):
+        claude.prompt("\N{ZERO WIDTH SPACE}\N{WORD JOINER}")
     assert claude.typed() == before
     assert claude.state() == "ready"
 

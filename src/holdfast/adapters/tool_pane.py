@@ -47,6 +47,7 @@ from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
 from holdfast.kernel.errors import (
     Altered,
     Fenced,
+    InvalidValue,
     NotFound,
     NotReceived,
     UpstreamUnavailable,
@@ -58,6 +59,8 @@ _WAIT_S = 0.1
 _SHOWN_WITHIN_S = 5.0
 """How long a tool may take to draw a paste."""
 _ASCII = re.compile("[ -~]*")
+_MEANING = re.compile("[!-/:-@[-`{-~]")
+"""Characters that may have a meaning in a pattern or in tmux."""
 _RETURNED_WITHIN_S = 5.0
 """How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
 _LOOK_COUNTS_S = 1.5
@@ -97,6 +100,11 @@ class ToolPane(TmuxAgent):
         self._follower.start()
 
     def check(self, prompt: str) -> None:
+        if not comparable(prompt):
+            raise InvalidValue(
+                "the prompt has only characters that nobody sees: write what is to be done",
+                field="prompt",
+            )
         check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
@@ -283,8 +291,12 @@ class ToolPane(TmuxAgent):
         first = prompt.partition("\n")[0].replace("\t", "    ")
         if sign is None or not first.strip():
             return "1"
-        # Without what has a meaning in a pattern or in tmux, and shorter than a line of the box.
-        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 2])  # type: ignore[index]
+        # As the empty box has it: Claude Code puts another space behind the sign of an earlier
+        # prompt, which may be the same one.
+        if (now := re.match(sign, screen.content[screen.cursor_y])) is not None:
+            sign = _MEANING.sub(".", now[0])
+        # Shorter than a line of the box.
+        plain = _MEANING.sub(".", _ASCII.match(first)[0][: screen.width // 2])  # type: ignore[index]
         shown = tmux_pane.shows(f"^{sign}{plain}")
         if placeholder is None:
             return shown
