@@ -375,7 +375,11 @@ class _Patterns:
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
 
     def box_on(self, screen: Screen) -> Box:
-        text = "\n".join(screen.content[:-1])
+        lines = list(screen.content[:-1])
+        if screen.cursor_y < len(lines):
+            # tmux leaves out the spaces at the end of a line, such as that of a shell's prompt.
+            lines[screen.cursor_y] = lines[screen.cursor_y].ljust(screen.cursor_x)
+        text = "\n".join(lines)
         for box, pattern in ((Box.TRUST, self._trust), (Box.DIALOG, self._dialog)):
             if pattern is not None and pattern.search(text):
                 return box
