@@ -137,6 +137,17 @@ def test_a_killed_agent_ends_the_request_and_nothing_is_typed_any_more(claude: T
     assert claude.typed_now() == before
 
 
+def test_without_its_reports_nothing_is_typed(claude: ToolRig) -> None:
+    folder, before = reports_of(claude), claude.typed()
+    folder.rename(folder.with_name("away"))
+    claude.until_state("asking")
+    request = claude.prompt("p-14")
+    assert "reports is gone" in claude.gateway.status()["detail"]
+    assert claude.typed() == before
+    folder.with_name("away").rename(folder)
+    assert claude.ended(request)["result"]["text"] == "answered p-14"
+
+
 def test_a_killed_tmux_server_ends_the_request(claude: ToolRig) -> None:
     request = claude.prompt("p-9 [[hold h]]")
     claude.until_shown("● begun")

@@ -75,6 +75,9 @@ class ReportFolder:
     def prepare(self) -> None:
         make_private_folder(self._folder)
 
+    def is_there(self) -> bool:
+        return self._folder.is_dir()
+
     def mark(self) -> int:
         """A mark for `since`."""
         with self._mutex:

@@ -59,6 +59,7 @@ _WAIT_S = 0.1
 _SHOWN_WITHIN_S = 5.0
 """How long a tool may take to draw a paste."""
 _ASCII = re.compile("[ -~]*")
+_NO_REPORTS = "the folder of its reports is gone: restart it"
 _MEANING = re.compile("[!-/:-@[-`{-~]")
 """Characters that may have a meaning in a pattern or in tmux."""
 _RETURNED_WITHIN_S = 5.0
@@ -111,9 +112,14 @@ class ToolPane(TmuxAgent):
         if self._reports is None:
             return super().deliver(prompt, instance_id)
         reports = self._reports
-        reports.read()
-        mark = reports.mark()
-        reports.expect(prompt)
+        try:
+            reports.read()
+            mark = reports.mark()
+            reports.expect(prompt)
+        except OSError as error:
+            raise UpstreamUnavailable(
+                f"nothing was typed, as the agent could not report it: {error}", outcome="none"
+            ) from None
         try:
             try:
                 super().deliver(prompt, instance_id)
@@ -197,6 +203,8 @@ class ToolPane(TmuxAgent):
             if view.box is Box.EMPTY or self._profile.screen.box is not None:
                 return judge(None, view, announces=False)
             return super()._judge_screen(screen)
+        if not self._reports.is_there():
+            return Judgement(AgentState.ASKING, _NO_REPORTS)
         self._reports.read()
         self._settle(self._reports, view)
         return judge(self._reports.activity, view, announces=self._profile.announces)
