@@ -10,6 +10,7 @@ What it answers follows from the prompt, so that a test decides it:
     [[hold NAME]]           the answer begins with a line `begun`, and goes on when the test calls
                             `release(NAME)`
     [[silent NAME]]         the same, with nothing before that
+    [[say TEXT]]            the answer has this line too
     [[long N]]              the answer has N more lines
     [[fail STATUS]]         the request fails with this HTTP status, until `release("fail")`
 
@@ -154,6 +155,7 @@ def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
         return _Plan(command, "", None, fail, call=name)
     marks = " ".join(_MARK.findall(prompt)) or "without a mark"
     lines = [f"answered {marks}"]
+    lines += [value for name, value in directives if name == "say"]
     lines += [
         f"line {number}"
         for name, value in directives

@@ -35,7 +35,11 @@ def test_a_text_that_is_typed_between_paste_and_enter_is_not_sent(claude: ToolRi
     assert plain(claude.typed()[before:]).count(b"\r") == 1
 
 
-def test_a_text_that_stands_before_the_paste_keeps_enter_away(claude: ToolRig) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_text_that_stands_before_the_paste_keeps_enter_away(claude: ToolRig, again: bool) -> None:
+    if again:
+        # The same prompt is on the screen already.
+        assert claude.answer_to("touch made p-12") == "answered p-12"
     before = len(claude.typed())
     # What a person types while Claude Code is stopped is in its terminal, and not on the screen.
     pid = claude.pid()
@@ -131,6 +135,17 @@ def test_a_killed_agent_ends_the_request_and_nothing_is_typed_any_more(claude: T
     assert claude.gateway.status()["request_admission"] != "open"
     claude.tmux("new-session", "-d", "-s", "other")
     assert claude.typed_now() == before
+
+
+def test_without_its_reports_nothing_is_typed(claude: ToolRig) -> None:
+    folder, before = reports_of(claude), claude.typed()
+    folder.rename(folder.with_name("away"))
+    claude.until_state("asking")
+    request = claude.prompt("p-14")
+    assert "reports is gone" in claude.gateway.status()["detail"]
+    assert claude.typed() == before
+    folder.with_name("away").rename(folder)
+    assert claude.ended(request)["result"]["text"] == "answered p-14"
 
 
 def test_a_killed_tmux_server_ends_the_request(claude: ToolRig) -> None:

@@ -442,6 +442,24 @@ def test_send_is_a_prompt_to_the_agents_gateway(bench: AgentBench) -> None:
     assert ran.status == 0 and "sum-42" in ran.out
 
 
+def test_a_shell_takes_prompts_without_a_pattern_of_its_own(bench: AgentBench) -> None:
+    """tmux leaves out the space at the end of a shell's prompt."""
+    bench.start_agent("gpu", command=("bash", "--norc"))
+    served = bench.start("gateway", "serve", "gpu")
+    try:
+        assert line(served).startswith("gateway of gpu")
+        status = bench.hf.gateway("gpu").status
+        until(lambda: status()["agent_state"] == "ready", saw=lambda: str(status()))
+        for number in (40, 50):
+            made = bench.folder / f"made-{number}"
+            ran = bench("agents", "send", "gpu", f"touch {made}", "--wait")
+            assert ran.status == 0, ran.err
+            until(made.exists)
+    finally:
+        served.kill()
+        served.communicate()
+
+
 def test_a_start_with_a_gateway_returns_when_it_takes_prompts(
     bench: AgentBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

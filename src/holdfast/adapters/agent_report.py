@@ -25,6 +25,8 @@ import time
 
 _PASTED = re.compile(r'\s*<pasted_content id="([^"]*)">\n(.*)\n</pasted_content id="\1">\s*', re.S)
 """How Claude Code marks a paste of several lines, since 2.1.328."""
+_SELECTORS = dict.fromkeys(range(0xFE00, 0xFE10))
+"""Removed: how the character before is drawn."""
 _BYTES_MAX = 4 << 20
 _TOOL_BYTES_MAX = 64 << 10
 _FILES_MAX = 4000
@@ -62,12 +64,19 @@ def _write(folder: str, event: str, data: bytes, reply: str = "") -> None:
 
 def comparable(prompt: str) -> str:
     """A prompt, typed or reported, as it is compared: without white space around it, without the
-    mark around a single paste, and with four spaces for a tab, as Claude Code keeps it. Text beside
-    a paste leaves its mark there.
+    mark around a single paste, and as Claude Code keeps it: with four spaces for a tab, without the
+    characters that nobody sees, with one character for a letter and its accents. Text beside a
+    paste leaves its mark there.
     """
     found = _PASTED.fullmatch(prompt)
     if found is not None and "</pasted_content" not in found[2]:
         prompt = found[2]
+    if not prompt.isascii():
+        import unicodedata
+
+        lines = prompt.replace("\u2028", "\n").replace("\u2029", "\n")
+        seen = (one for one in lines if unicodedata.category(one) != "Cf")
+        prompt = unicodedata.normalize("NFC", "".join(seen).translate(_SELECTORS))
     return prompt.strip().replace("\t", "    ")
 
 

@@ -16,21 +16,31 @@ import contextlib
 import json
 import logging
 import os
+import re
 import select
+import stat
 import threading
 from collections import deque
 from pathlib import Path
 
 import msgspec
 
-from holdfast.adapters.tool_report import reply_document, report_in
+from holdfast.adapters.tool_report import reply_document, report_in, whole_characters
 from holdfast.domains.gateway.activity import Activity, Asked, ToolReport
 from holdfast.kernel import faults
 from holdfast.kernel.errors import NotFound
-from holdfast.system.access import make_private_folder, read_file, remove_file, replace_file
+from holdfast.kernel.limits import REPORT_BYTES_MAX
+from holdfast.system.access import (
+    make_private_folder,
+    open_file,
+    read_file,
+    remove_file,
+    replace_file,
+)
 from holdfast.system.folder_watch import FolderWatch
 
 _SUFFIX = ".report"
+_REPLY = re.compile("reply-[0-9]+-[0-9]+")
 _KEPT = 500
 """How many counted reports are kept in memory, for those who wait for one."""
 _log = logging.getLogger("holdfast.gateway")
@@ -56,6 +66,7 @@ class ReportFolder:
         self._counted: list[str] = []
         self._activity = Activity()
         self._loaded = False
+        self._unsaved = False
 
     @property
     def activity(self) -> Activity:
@@ -63,6 +74,9 @@ class ReportFolder:
 
     def prepare(self) -> None:
         make_private_folder(self._folder)
+
+    def is_there(self) -> bool:
+        return self._folder.is_dir()
 
     def mark(self) -> int:
         """A mark for `since`."""
@@ -89,11 +103,14 @@ class ReportFolder:
                 if (report := self._report(name)) is not None:
                     self._note(report)
             if fresh:
-                self._counted = names
+                self._counted, self._unsaved = names, True
+            if self._unsaved:
                 self._save()
             for name in names:
                 faults.reach("reports.remove")
-                remove_file(self._folder / f"{name}{_SUFFIX}")
+                # What cannot be removed, such as a folder of that name, stays counted.
+                with contextlib.suppress(OSError):
+                    remove_file(self._folder / f"{name}{_SUFFIX}")
             return bool(fresh)
 
     def peek(self) -> Activity:
@@ -164,7 +181,8 @@ class ReportFolder:
             return stop_fd not in dict(waiting.poll(1.0))
 
     def _send(self, asked: Asked, data: bytes) -> bool:
-        if not asked.reply_to:
+        # The report says where, and the agent itself can write one: only into a FIFO of here.
+        if not _REPLY.fullmatch(asked.reply_to):
             return False
         try:
             # Without a reader this fails at once: the hook is gone.
@@ -172,11 +190,12 @@ class ReportFolder:
                 self._folder / asked.reply_to,
                 os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC,
             )
+            with open(fd, "wb", buffering=0) as file:
+                if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    return False
+                return not data or file.write(data) == len(data)
         except OSError:
             return False
-        with open(fd, "wb") as file:
-            file.write(data)
-        return True
 
     def _names(self) -> list[str]:
         """The reports that lie there, in their order."""
@@ -199,32 +218,38 @@ class ReportFolder:
     def _save(self) -> None:
         data = msgspec.json.encode(_Counted(self._counted, self._activity))
         replace_file(self._folder / "activity.json", data, private=True)
+        self._unsaved = False
 
     def _report(self, name: str) -> ToolReport | None:
         try:
-            head, _, body = read_file(self._folder / f"{name}{_SUFFIX}", private=True).partition(
-                b"\n"
-            )
+            head, _, body = self._content(name).partition(b"\n")
             token, _, reply_to = head.decode("ascii").split(" ")
             self._check(token)
-            document = json.loads(body)
+            document = whole_characters(json.loads(body))
             return report_in(
                 name,
                 document if isinstance(document, dict) else {},
                 reply_to="" if reply_to == "-" else reply_to,
                 patience_s=self._patience_s,
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - or no later report would ever be read
             # Somebody else's report, or half of one: nothing is typed because of it.
             _log.warning("report refused report=%s: %s", name, error)
             return None
+
+    def _content(self, name: str) -> bytes:
+        fd = open_file(self._folder / f"{name}{_SUFFIX}", os.O_RDONLY, make=False, private=True)
+        with open(fd, "rb") as file:
+            if os.fstat(fd).st_size > REPORT_BYTES_MAX:
+                raise ValueError(f"it has more than {REPORT_BYTES_MAX} bytes")
+            return file.read(REPORT_BYTES_MAX)
 
     def _check(self, token: str) -> None:
         try:
             expected = read_file(self._folder / "token", private=True).decode("ascii").strip()
         except (OSError, UnicodeError):
             expected = ""
-        if token != expected:
+        if not expected or token != expected:
             raise ValueError("its token is not that of this agent's generation")
 
     def _note(self, report: ToolReport) -> None:

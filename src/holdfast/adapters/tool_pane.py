@@ -26,6 +26,7 @@ from holdfast.adapters.agent_report import comparable
 from holdfast.adapters.report_folder import ReportFolder
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
+from holdfast.adapters.tool_transcript import was_stopped
 from holdfast.domains.gateway.activity import (
     Activity,
     Box,
@@ -44,7 +45,14 @@ from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Tmux
 from holdfast.domains.gateway.state import AgentState
 from holdfast.kernel.agent_adapter import QUESTION_FIRST_S, QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile, ScreenPatterns, as_typed, check_taken
-from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
+from holdfast.kernel.errors import (
+    Altered,
+    Fenced,
+    InvalidValue,
+    NotFound,
+    NotReceived,
+    UpstreamUnavailable,
+)
 
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
@@ -53,13 +61,13 @@ _BETWEEN_KEYS_S = 0.5
 _SHOWN_WITHIN_S = 5.0
 """How long a tool may take to draw a paste."""
 _ASCII = re.compile("[ -~]*")
+_NO_REPORTS = "the folder of its reports is gone: restart it"
+_MEANING = re.compile("[!-/:-@[-`{-~]")
+"""Characters that may have a meaning in a pattern or in tmux."""
 _RETURNED_WITHIN_S = 5.0
 """How long a tool may take to stop and put a prompt back into its box, and that to be emptied."""
 _LOOK_COUNTS_S = 1.5
 """A look says no more than that of the time before it."""
-_TRANSCRIPT_BYTES = 64 << 10
-_STOPPED_MARK = b"[Request interrupted by user"
-"""What Claude Code writes into its transcript when a person stops it."""
 
 
 class ToolPane(TmuxAgent):
@@ -98,6 +106,11 @@ class ToolPane(TmuxAgent):
         self._follower.start()
 
     def check(self, prompt: str) -> None:
+        if not comparable(prompt):
+            raise InvalidValue(
+                "the prompt has only characters that nobody sees: write what is to be done",
+                field="prompt",
+            )
         check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
@@ -105,9 +118,14 @@ class ToolPane(TmuxAgent):
         if self._reports is None:
             return super().deliver(typed, instance_id)
         reports = self._reports
-        reports.read()
-        mark = reports.mark()
-        reports.expect(prompt)
+        try:
+            reports.read()
+            mark = reports.mark()
+            reports.expect(prompt)
+        except OSError as error:
+            raise UpstreamUnavailable(
+                f"nothing was typed, as the agent could not report it: {error}", outcome="none"
+            ) from None
         try:
             try:
                 super().deliver(typed, instance_id)
@@ -119,7 +137,6 @@ class ToolPane(TmuxAgent):
         finally:
             reports.expect(None)
         if reception is Reception.EXACT and report is not None:
-            self._rest.end()
             return Delivery((mark, report))
         raise _not_delivered(reception, prompt, report)
 
@@ -194,6 +211,8 @@ class ToolPane(TmuxAgent):
             if view.box is Box.EMPTY or self._profile.screen.box is not None:
                 return judge(None, view, announces=False)
             return super()._judge_screen(screen)
+        if not self._reports.is_there():
+            return Judgement(AgentState.ASKING, _NO_REPORTS)
         self._reports.read()
         if not any(line.strip() for line in screen.content[:-1]):
             return Judgement(AgentState.STARTING, "it has not drawn its screen yet")
@@ -203,7 +222,19 @@ class ToolPane(TmuxAgent):
     def _view(self, screen: Screen) -> ScreenView:
         box, working = self._patterns.box_on(screen), self._patterns.works_on(screen)
         view = ScreenView(box, working, self._still_s())
-        return view._replace(rest_s=self._rest.after(view))
+        if self._reports is None:
+            return view
+        activity = self._reports.activity
+        if box in (Box.EMPTY, Box.DRAFT) and not working:
+            sure = self._is_interrupted(activity) or self._patterns.rests_on(
+                screen, box, activity.prompt
+            )
+            view = view._replace(at_rest=sure)
+        return view._replace(rest_s=self._rest.after(view, activity))
+
+    def _is_interrupted(self, activity: Activity) -> bool:
+        """Has this gateway interrupted the turn that runs?"""
+        return self._interrupted is not None and self._interrupted == activity.prompt_id
 
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
@@ -211,8 +242,8 @@ class ToolPane(TmuxAgent):
         if not self._profile.reports_stop and has_stopped(
             activity,
             view,
-            interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
-            recorded=lambda: _was_stopped(activity),
+            interrupted=self._is_interrupted(activity),
+            recorded=lambda: was_stopped(activity.transcript, activity.prompt_id),
         ):
             reports.add(_stop_report(activity))
             return
@@ -290,8 +321,12 @@ class ToolPane(TmuxAgent):
         first = re.split("[\n\t]", prompt, maxsplit=1)[0].rstrip()
         if sign is None or not first.strip():
             return "1"
-        # Without what has a meaning in a pattern or in tmux, and shorter than a line of any box.
-        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 4])  # type: ignore[index]
+        # As the empty box has it: Claude Code puts another space behind the sign of an earlier
+        # prompt, which may be the same one.
+        if (now := re.match(sign, screen.content[screen.cursor_y])) is not None:
+            sign = _MEANING.sub(".", now[0])
+        # Shorter than a line of any box.
+        plain = _MEANING.sub(".", _ASCII.match(first)[0][: screen.width // 4])  # type: ignore[index]
         shown = tmux_pane.shows(f"^{sign}{plain}")
         if placeholder is None:
             return shown
@@ -344,44 +379,38 @@ class ToolPane(TmuxAgent):
 
 
 class _Rest:
-    """For how long a tool was at rest on each look. What a person opens before its box counts for
-    nothing: it hides whether the tool works.
+    """For how long a tool was at rest on each look in one turn. What hides whether it works counts
+    for nothing, such as what a person types, or opens before its box.
     """
 
     def __init__(self) -> None:
         self._seen_s = time.monotonic()
+        self._turn: tuple[bool, str | None] = (False, None)
         self._rest_s = 0.0
 
-    def after(self, view: ScreenView) -> float:
+    def after(self, view: ScreenView, activity: Activity) -> float:
         """The seconds with one more look."""
-        now_s = time.monotonic()
+        now_s, turn = time.monotonic(), (activity.working, activity.prompt_id)
         passed_s, self._seen_s = now_s - self._seen_s, now_s
-        if view.at_rest:
+        if view.working or turn != self._turn:
+            # The rest before a turn says nothing about it.
+            self._turn, self._rest_s = turn, 0.0
+        elif view.at_rest:
             self._rest_s += min(passed_s, _LOOK_COUNTS_S)
-        elif view.box is not Box.NONE or view.working:
-            self._rest_s = 0.0
         return self._rest_s
-
-    def end(self) -> None:
-        """It begins to work."""
-        self._rest_s = 0.0
 
 
 class _Patterns:
     """The patterns of a profile, applied to screens."""
 
     def __init__(self, patterns: ScreenPatterns) -> None:
-        self._box, self._draft, self._dialog, self._trust, self._working, self._placeholder = (
-            None if pattern is None else re.compile(pattern, re.MULTILINE)
-            for pattern in (
-                patterns.box,
-                patterns.draft,
-                patterns.dialog,
-                patterns.trust,
-                patterns.working,
-                patterns.placeholder,
-            )
-        )
+        def compiled(pattern: str | None) -> re.Pattern[str] | None:
+            return None if pattern is None else re.compile(pattern, re.MULTILINE)
+
+        self._box, self._draft = compiled(patterns.box), compiled(patterns.draft)
+        self._dialog, self._trust = compiled(patterns.dialog), compiled(patterns.trust)
+        self._working, self._idle = compiled(patterns.working), compiled(patterns.idle)
+        self._placeholder = compiled(patterns.placeholder)
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
 
     def box_on(self, screen: Screen) -> Box:
@@ -404,6 +433,18 @@ class _Patterns:
         text = "\n".join(screen.content[:-1])
         return self._working is not None and self._working.search(text) is not None
 
+    def rests_on(self, screen: Screen, box: Box, prompt: str) -> bool:
+        """Does a screen without a sign of work show that the tool does not work? Below an empty box
+        it says so; and it puts a prompt that was stopped early back into its box.
+        """
+        if box is Box.EMPTY:
+            text = "\n".join(screen.content[:-1])
+            return self._idle is None or self._idle.search(text) is not None
+        text, first = self.draft_on(screen) or "", prompt.partition("\n")[0].strip()
+        # The box may show a part of a long line.
+        whole = text == first or (len(text) > screen.width // 2 and first.startswith(text))
+        return bool(text) and (whole or self._stands_for_paste(text))
+
     def draft_on(self, screen: Screen) -> str | None:
         """The first line of the text in the box; None without one."""
         if self._draft is None:
@@ -413,10 +454,10 @@ class _Patterns:
 
     def is_from(self, prompt: str, text: str) -> bool:
         """Is a text in the box the first line of a prompt, or what stands for a long one?"""
-        placeholder = self._placeholder
-        return text in prompt or (
-            placeholder is not None and placeholder.fullmatch(text) is not None
-        )
+        return text in prompt or self._stands_for_paste(text)
+
+    def _stands_for_paste(self, text: str) -> bool:
+        return self._placeholder is not None and self._placeholder.fullmatch(text) is not None
 
 
 def _with_cursor(screen: Screen) -> list[str]:
@@ -485,18 +526,3 @@ def _stop_report(activity: Activity) -> ToolReport:
         session_id=activity.session_id,
         prompt_id=activity.prompt_id,
     )
-
-
-def _was_stopped(activity: Activity) -> bool:
-    """Does the transcript say that a person stopped this turn?"""
-    if not activity.transcript or not activity.prompt_id:
-        return False
-    try:
-        with open(activity.transcript, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - _TRANSCRIPT_BYTES, 0))
-            lines = file.read().splitlines()
-    except OSError:
-        return False
-    prompt_id = activity.prompt_id.encode()
-    return any(prompt_id in line and _STOPPED_MARK in line for line in lines)

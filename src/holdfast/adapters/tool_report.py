@@ -41,7 +41,7 @@ def report_in(
     report = ToolReport(
         name,
         kind,
-        session_id=_text(document, "session_id"),
+        session_id=_session(document),
         prompt_id=_text(document, "prompt_id", "turn_id"),
         transcript=_text(document, "transcript_path") or "",
         call=json.dumps([tool, arguments], sort_keys=True) if tool else "",
@@ -72,6 +72,14 @@ def report_in(
             return report._replace(text=text[:_DETAIL_CHARS])
         case _:
             return report
+
+
+def whole_characters(document: Any) -> Any:
+    """A decoded JSON document without halves of characters, which JavaScript's texts may have and
+    no encoding can carry.
+    """
+    text = json.dumps(document, ensure_ascii=False)
+    return document if text.isascii() else json.loads(text.encode("utf-8", "replace"))
 
 
 def subject_of(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -108,7 +116,10 @@ def question_of(
         texts = [str(one.get("question", "")) for one in asked]
         return Question(kind="dialog", subject=clipped(" ".join(texts), QUESTION_CHARS), **common)
     [one] = asked
-    options = [each for each in one.get("options", ()) if isinstance(each, dict)]
+    offered = one.get("options")
+    options = (
+        [each for each in offered if isinstance(each, dict)] if isinstance(offered, list) else []
+    )
     return Question(
         kind="choice",
         subject=clipped(str(one.get("question", "")), QUESTION_CHARS),
@@ -128,7 +139,7 @@ def reply_document(call: str, question: Question, reply: str) -> bytes:
     decision: dict[str, Any]
     if question.kind == "choice":
         [one] = _asked(arguments)
-        answers = {one["question"]: reply}
+        answers = {str(one.get("question", "")): reply}
         decision = {"behavior": "allow", "updatedInput": {**arguments, "answers": answers}}
     elif reply == ALLOW.name:
         decision = {"behavior": "allow"}
@@ -142,6 +153,14 @@ def reply_document(call: str, question: Question, reply: str) -> bytes:
 def _asked(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = arguments.get("questions")
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _session(document: Mapping[str, Any]) -> str | None:
+    """The tool's name of its conversation. It becomes a word of a command line, and the agent can
+    forge it: one that looks like an option is none.
+    """
+    found = _text(document, "session_id")
+    return None if found is None or found.startswith("-") else found
 
 
 def _text(document: Mapping[str, Any], *names: str) -> str | None:

@@ -42,9 +42,10 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     `box` matches the empty input box; its group `cursor`, or the whole match, ends where the cursor
     is then. `draft` matches a box with a text in it, whose first line is its group `text`. `dialog`
     matches any dialog that waits for an answer, and `trust` the one that asks whether to trust the
-    folder. `working` matches what is on the screen only while the tool works. `empty` matches the
-    line of the empty box, on which the cursor is. `sign` matches what stands before the first line
-    of a text in the box, and `placeholder` what the box shows in place of a long paste.
+    folder. `working` matches what is on the screen only while the tool works, and `idle` what is
+    there with an empty box only while it does not work. `empty` matches the line of the empty box,
+    on which the cursor is. `sign` matches what stands before the first line of a text in the box,
+    and `placeholder` what the box shows in place of a long paste.
 
     `_FOR_TMUX` are for one line, and tmux uses them too, so they have none of `_NOT_IN_TMUX`.
     """
@@ -54,6 +55,7 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
     dialog: Pattern | None = None
     trust: Pattern | None = None
     working: Pattern | None = None
+    idle: Pattern | None = None
     empty: Pattern | None = None
     sign: Pattern | None = None
     placeholder: Pattern | None = None
@@ -83,19 +85,21 @@ class Keys(Plain, frozen=True, kw_only=True):
 
 class Taken(Plain, frozen=True, kw_only=True):
     """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
-    behind white space, are commands of the tool itself; those that end with one of `unsent` are not
-    sent by Enter; and a word that begins with one of `replaced` is replaced by the tool.
+    behind white space, are commands of the tool itself; those that end with one of `unsent`, or
+    have a character of `held`, are not sent by Enter; and a word that begins with one of `replaced`
+    is replaced by the tool.
 
     Others need a space, which the tool drops: before a text that begins with one of
     `space_before`, which is a command without it; and behind a text whose last word begins with one
     of `mentions`, since that opens a list of files or the like, which takes the Enter.
     """
 
-    commands: tuple[str, ...] = ()
-    unsent: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-    space_before: tuple[str, ...] = ()
-    mentions: tuple[str, ...] = ()
+    commands: tuple[Text, ...] = ()
+    unsent: tuple[Text, ...] = ()
+    held: str = ""
+    replaced: tuple[Text, ...] = ()
+    space_before: tuple[Text, ...] = ()
+    mentions: tuple[Text, ...] = ()
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
@@ -162,6 +166,13 @@ def check_taken(profile: Profile, prompt: str) -> None:
         raise InvalidValue(
             f"{profile.name} does not send a prompt that ends with {ending}: put something behind "
             "it",
+            field="prompt",
+        )
+    held = next((one for one in prompt if one in profile.prompts.held), None)
+    if held is not None:
+        raise InvalidValue(
+            f"{profile.name} does not send a prompt with U+{ord(held):04X}, which nobody sees, "
+            "before somebody has pressed Enter again: leave it out",
             field="prompt",
         )
     replaced = profile.prompts.replaced

@@ -196,6 +196,7 @@ PROTOCOL_CANCEL_S = 20.0  # for it to stop its work when asked to; then its proc
 PROTOCOL_RETRY_MAX_S = 60.0  # longest pause before an agent that does not start is started again
 PROTOCOL_STEADY_S = 10.0  # an agent that served for so long is started again at once
 
+REPORT_BYTES_MAX = 8 << 20  # a tool's report of what it does
 QUESTION_CHARS = 200  # of a question and its answer, in the journal and in lists
 REPLY_BYTES_MAX = 4096  # answer to a question of an agent
 

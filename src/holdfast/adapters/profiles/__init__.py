@@ -48,6 +48,9 @@ def profile_named(name: str, folder: Path) -> Profile:
         )
     path = profile_path(name, folder)
     try:
+        if not path.is_file():
+            # A FIFO would never be read to its end.
+            raise OSError("it is no file")
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidValue(

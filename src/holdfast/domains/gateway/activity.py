@@ -12,8 +12,7 @@ from typing import NamedTuple
 from holdfast.domains.gateway.state import AgentState, Question
 
 _STOPPED_AFTER_S = 10.0
-"""A tool that shows its input box for so long, does not work, and reports no end, was stopped by a
-person.
+"""A tool that shows for so long that it does not work, and reports no end, was stopped by a person.
 """
 _INTERRUPTED_AFTER_S = 1.0
 """The same, when the gateway itself has just pressed the key that stops it."""
@@ -134,19 +133,16 @@ class Box(enum.StrEnum):
 
 class ScreenView(NamedTuple):
     """A tool's screen, as its profile reads it. `still_s`: for how long it has not changed.
-    `rest_s`: for how long its input box was there on each look, and the tool did not work. A person
-    may have typed meanwhile.
+    `at_rest`: it shows positively that it does not work, and not only no sign of work: what a
+    person types, and a narrow screen, hide those. `rest_s`: for how long of this turn it was so on
+    each look.
     """
 
     box: Box
     working: bool
     still_s: float
+    at_rest: bool = False
     rest_s: float = 0.0
-
-    @property
-    def at_rest(self) -> bool:
-        """Does it show its box, and does it not work?"""
-        return self.box in (Box.EMPTY, Box.DRAFT) and not self.working
 
 
 class Judgement(NamedTuple):
@@ -192,7 +188,7 @@ def has_stopped(
     """Does the screen show that a turn is over of which no end was reported? `interrupted`: the
     gateway has interrupted this turn. `recorded` tells whether the tool's own record says so.
     """
-    if not activity.working or not view.at_rest:
+    if not activity.working or view.working or view.box not in (Box.EMPTY, Box.DRAFT):
         return False
     after_s = _INTERRUPTED_AFTER_S if interrupted else _STOPPED_AFTER_S
     return view.rest_s >= after_s or recorded()
@@ -200,9 +196,10 @@ def has_stopped(
 
 def answered_on_screen(view: ScreenView, since_s: float) -> bool:
     """Was a question answered in the agent's own terminal? `since_s`: for how long no dialog was
-    on the screen while the question was open.
+    on the screen while the question was open. Something else than the input box may be a dialog
+    that the profile does not know, or hide one.
     """
-    return view.box not in (Box.DIALOG, Box.TRUST) and since_s >= _ANSWERED_AFTER_S
+    return view.box in (Box.EMPTY, Box.DRAFT) and since_s >= _ANSWERED_AFTER_S
 
 
 class Reception(enum.StrEnum):
