@@ -38,7 +38,7 @@ class AppServer(AgentProtocol):
         account = program.call("account/read", {}, within_s)
         if account.get("requiresOpenaiAuth") and account.get("account") is None:
             raise NotOpened(
-                "it needs a login: run `codex login` as this user; it is tried again by itself"
+                "it needs a login: run `codex login` as this user"
             )
 
     def open(
