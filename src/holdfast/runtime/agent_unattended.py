@@ -48,6 +48,7 @@ from holdfast.system.access import PRIVATE
 _POLL_S = 0.05
 _GATEWAY_END_S = 10.0
 """How long a gateway may take to end beside its agent."""
+_STARTED = ("ready", "asking", "working")
 _OF_CALLER = (
     MARK,
     GUARDIAN,
@@ -156,7 +157,9 @@ def _await_ready(agent: Agent, folder: GatewayFolder) -> None:
             )
         with suppress(Unavailable, NotFound):
             state = str(client.status()["agent_state"])
-        if state in ("ready", "asking", "working"):
+        # Published too, where everybody else looks.
+        seen = folder.state()
+        if state in _STARTED and seen is not None and seen.agent_state.value in _STARTED:
             return
         # Its gateway's status says it, and this process is not notified of that.
         time.sleep(_POLL_S)
