@@ -284,3 +284,16 @@ def test_of_one_that_does_not_come_back_the_gateway_says_that_it_tries_again(bos
     assert GatewayFolder(gateway_root(boss.bench.hf.settings, "boss")).program_end() is not None
     assert boss.bench("agents", "restart", "boss").status == 0
     assert boss.ask("say two") == "two"
+
+
+def test_a_relative_command_is_one_in_its_folder(boss: Boss) -> None:
+    script = boss.folder / "agent"
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} {PROGRAM} acp {boss.folder}\n")
+    script.chmod(0o700)
+    words = ("agents", "start", "boss", "--unattended", "--", "./agent")
+    elsewhere = boss.bench(*words)
+    assert elsewhere.status == 2 and "there is no command ./agent" in elsewhere.err
+    assert boss.bench(*words, cwd=boss.folder).status == 0
+    assert boss.ask("say hello") == "hello"
+    assert boss.bench("agents", "restart", "boss").status == 0
+    assert boss.ask("say again") == "again"

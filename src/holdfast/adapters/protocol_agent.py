@@ -529,7 +529,9 @@ class ProtocolAgent(Adapter):
     def _check_there(self, environment: Mapping[str, str] | None) -> None:
         name = self._spec.command[0]
         around = os.environ if environment is None else environment
-        if shutil.which(name, path=around.get("PATH")) is None:
+        # A relative path is one in its folder, and joining leaves an absolute one as it is.
+        program = os.path.join(self._cwd, name) if os.sep in name else name
+        if shutil.which(program, path=around.get("PATH")) is None:
             raise NotOpened(f"there is no program {name}: install it, or give its path")
         if not os.path.isdir(self._cwd):
             raise NotOpened(f"there is no folder {self._cwd} to run it in")

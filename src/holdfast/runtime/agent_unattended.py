@@ -94,7 +94,10 @@ def _start(hf: Holdfast, launch: Launch, command: Sequence[str], *, goes_on: boo
             "an agent's gateway is another process, and cannot share a memory: store",
             field="store",
         )
-    if shutil.which(command[0]) is None:
+    program = command[0]
+    if os.sep in program:
+        program = os.path.join(launch.folder, program)
+    if shutil.which(program) is None:
         raise InvalidValue(
             f"there is no command {command[0]}: install it, or give its path", field="command"
         )
@@ -247,12 +250,15 @@ def _check_may_end(agent: Agent, folder: GatewayFolder) -> None:
             f"{agent.agent_name} cannot stop itself: stop it from a terminal", field="agent"
         )
     try:
-        owner = os.stat(agent.runtime.manifest_path).st_uid
+        owner: int | None = os.stat(agent.runtime.manifest_path).st_uid
+    except PermissionError:
+        owner = None
     except OSError:
         return
     if os.geteuid() not in (0, owner):
+        who = "another user" if owner is None else f"user {owner}"
         raise Refused(
-            f"{agent.agent_name} runs as user {owner}: that user can stop it",
+            f"{agent.agent_name} runs as {who}: that user can stop it",
             agent_id=agent.agent_id,
             uid=owner,
         )
