@@ -102,7 +102,11 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/dashboard.py
 	$(BIN)/python -m tools.page_pictures
 
+record: setup ## Record a session with the real Claude Code (docs/recording.md)
+	tools/agent-tools
+	$(BIN)/python -m tools.agent_recording
+
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-3.* $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick test-version test-newest test-covered test-agents prove prove-all frozen check lock format bench soak mutate docs clean
+.PHONY: help setup run test test-quick test-version test-newest test-covered test-agents prove prove-all frozen check lock format bench soak mutate docs record clean

@@ -5,6 +5,8 @@ What it answers follows from the prompt, so that a test decides it:
 
     p-17                    the answer is `answered p-17`, and lists every such mark of the prompt
     [[tool COMMAND]]        first the model asks to run a command, and answers when it has run
+    [[ask QUESTION|A|B]]    first Claude Code's model asks its user to choose A or B
+    [[outside COMMAND]]     the same, without the tool's sandbox, where it has one: so it has to ask
     [[hold NAME]]           the answer begins with a line `begun`, and goes on when the test calls
                             `release(NAME)`
     [[silent NAME]]         the same, with nothing before that
@@ -27,6 +29,8 @@ _MARK = re.compile(r"\bp-\d+\b")
 _DIRECTIVE = re.compile(r"\[\[(\w+) ([^\]]+)\]\]")
 _SHELLS = ("Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_command")
 """The names under which tools offer to run a command."""
+_CALLS = ("tool", "outside", "ask")
+"""The directives that are tool calls."""
 _HELD_S = 60.0
 _IDS = itertools.count(1)
 
@@ -133,19 +137,21 @@ class _Plan(NamedTuple):
     hold: str | None
     fail: int | None
     silent: str | None = None
+    call: str = "tool"
 
 
 def _plan_of(asked: _Asked, model: ModelEndpoint) -> _Plan:
     prompt, ran = asked.turn.prompt, asked.turn.ran
     directives = _DIRECTIVE.findall(prompt)
-    commands = [value for name, value in directives if name == "tool"]
+    commands = [(name, value) for name, value in directives if name in _CALLS]
     hold = next((value for name, value in directives if name == "hold"), None)
     silent = next((value for name, value in directives if name == "silent"), None)
     fail = next((int(value) for name, value in directives if name == "fail"), None)
     if fail is not None and model._is_released("fail"):
         fail = None
     if ran < len(commands) and asked.tools:
-        return _Plan(commands[ran], "", None, fail)
+        name, command = commands[ran]
+        return _Plan(command, "", None, fail, call=name)
     marks = " ".join(_MARK.findall(prompt)) or "without a mark"
     lines = [f"answered {marks}"]
     lines += [
@@ -257,7 +263,9 @@ def _texts(content: object) -> list[str]:
 def _is_instruction(text: str) -> bool:
     """Was it added by the tool, and not written by its user?"""
     start = text.lstrip()
-    return start.startswith(("<system-reminder", "<environment", "<user_instructions", "# AGENTS"))
+    return start.startswith(
+        ("<system-reminder", "<session_context", "<environment", "<user_instructions", "# AGENTS")
+    )
 
 
 def _turn(api: str, steps: list[tuple[str, str]]) -> Turn:
@@ -320,12 +328,23 @@ def _asked_of_gemini(request: dict[str, Any]) -> _Asked:
     return _Asked(_turn("gemini", steps), declared)
 
 
-def _call(tools: list[dict[str, Any]], command: str) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a tool call that runs a command."""
+def _question(text: str) -> dict[str, Any]:
+    question, *labels = text.split("|")
+    options = [{"label": label, "description": f"take {label}"} for label in labels]
+    one = {"question": question, "header": "Choice", "options": options, "multiSelect": False}
+    return {"questions": [one]}
+
+
+def _call(tools: list[dict[str, Any]], plan: _Plan) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of a tool call that runs a command, or asks the user."""
+    command = plan.command or ""
+    if plan.call == "ask":
+        return "AskUserQuestion", _question(command)
     names = [str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools]
     name = next(one for one in _SHELLS if one in names)
     if name == "exec_command":
-        return name, {"cmd": command}
+        outside = {"sandbox_permissions": "require_escalated", "justification": "May it?"}
+        return name, {"cmd": command, **(outside if plan.call == "outside" else {})}
     if name == "shell":
         return name, {"command": ["bash", "-lc", command]}
     return name, {"command": command, "description": "as the test says"}
@@ -347,7 +366,7 @@ def _messages(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None
     block: dict[str, Any] = {"type": "text", "text": ""}
     pieces: list[dict[str, Any]]
     if plan.command is not None:
-        name, arguments = _call(tools, plan.command)
+        name, arguments = _call(tools, plan)
         block = {"type": "tool_use", "id": f"toolu_{abs(hash(plan.command))}", "name": name}
         block["input"] = {}
         pieces = [{"type": "input_json_delta", "partial_json": json.dumps(arguments)}]
@@ -373,7 +392,7 @@ def _responses(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | Non
     yield _event({"type": "response.created", "response": response}, "response.created")
     item: dict[str, Any]
     if plan.command is not None:
-        name, arguments = _call(tools, plan.command)
+        name, arguments = _call(tools, plan)
         item = {"type": "function_call", "id": "fc_1", "call_id": f"call_{abs(hash(plan.command))}"}
         item |= {"name": name, "arguments": json.dumps(arguments), "status": "completed"}
         yield _event(
@@ -418,7 +437,7 @@ def _chat(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None]:
 
     yield chunk({"role": "assistant", "content": ""})
     if plan.command is not None:
-        name, arguments = _call(tools, plan.command)
+        name, arguments = _call(tools, plan)
         call = {"index": 0, "id": f"call_{abs(hash(plan.command))}", "type": "function"}
         call["function"] = {"name": name, "arguments": json.dumps(arguments)}
         yield chunk({"tool_calls": [call]})
@@ -434,7 +453,7 @@ def _chat(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None]:
 
 def _gemini(plan: _Plan, tools: list[dict[str, Any]]) -> Iterator[bytes | None]:
     if plan.command is not None:
-        name, arguments = _call(tools, plan.command)
+        name, arguments = _call(tools, plan)
         yield _event(_candidate({"functionCall": {"name": name, "args": arguments}}, "STOP"))
         return
     pieces = _pieces(plan)

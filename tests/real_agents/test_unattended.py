@@ -88,3 +88,23 @@ def test_claude_is_started_asks_goes_on_and_is_stopped(bench: AgentBench, tmp_pa
         for pid in pids:
             ended(pid)
         assert bench("agents", "get", "boss").out.count("exited") > 0
+
+
+@pytest.mark.parametrize("tool", ["codex", "opencode"])
+def test_the_command_of_a_profile_is_started(bench: AgentBench, tmp_path: Path, tool: str) -> None:
+    need_tool(tool)
+    project = tmp_path / "project"
+    with ModelEndpoint() as model:
+        prepare_home(tmp_path, project, model)
+        bench.environment |= tool_environment(tmp_path, model)
+        started = bench("agents", "start", "boss", "--unattended", "--tool", tool, cwd=project)
+        assert started.status == 0, started.err
+        for number in (1, 2):
+            ran = bench("agents", "send", "boss", f"p-{number}", "--wait", "--timeout", "100")
+            assert f"answered p-{number}" in ran.out, ran.err
+            restarted = bench("agents", "restart", "boss", "--json")
+            assert json.loads(restarted.out)["conversation"] is not None, restarted.err
+        pids = processes_of(bench)
+        assert bench("agents", "stop", "boss").status == 0
+        for pid in pids:
+            ended(pid)

@@ -45,7 +45,8 @@ class ToolRig(CommandLine):
         programs.mkdir()
         wrapper = programs / tool
         command = f"{sys.executable} {typed_program.__file__} {self._log} {program}"
-        wrapper.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        # Not at a terminal, it is asked about itself.
+        wrapper.write_text(f'#!/bin/sh\n[ -t 0 ] || exec {program} "$@"\nexec {command} "$@"\n')
         wrapper.chmod(0o755)
         environment["PATH"] = f"{programs}:{environment['PATH']}"
         super().__init__(self.project, **environment)
@@ -60,7 +61,8 @@ class ToolRig(CommandLine):
         assert ran.status == 0, ran.err
 
     def serve(self) -> None:
-        """Start the agent's gateway, and wait until it answers."""
+        """Start the agent's gateway, after the one before, and wait until it answers."""
+        self.close_gateway()
         self._gateway = subprocess.Popen(
             [*ENTRY, "gateway", "serve", AGENT],
             env=self.environment,
@@ -96,6 +98,12 @@ class ToolRig(CommandLine):
 
         until(there, seconds, lambda: f"{seen[-1]}\n{self.screen()}", every_s=0.1)
         return seen[-1]
+
+    def until_asked(self) -> dict[str, Any]:
+        """Wait until the agent asks one question that an operator can answer, and return it."""
+        until(lambda: self.gateway.status()["questions"], _WAIT_S, self.screen, every_s=0.1)
+        [question] = self.gateway.status()["questions"]
+        return dict(question)
 
     def prompt(self, text: str, **more: Any) -> str:
         """Hand in a prompt; return the request's id."""
@@ -156,6 +164,11 @@ class ToolRig(CommandLine):
     def typed_now(self) -> bytes:
         return self._log.read_bytes() if self._log.exists() else b""
 
+    def until_gone(self) -> None:
+        """Wait until the agent's session is gone, and its record with it."""
+        until(lambda: SESSION not in self.tmux.sessions(), _WAIT_S, self.screen)
+        until(lambda: self.hf.agents.resolve(AGENT).record is None, _WAIT_S)
+
     def pid(self) -> int:
         """The process of the tool itself, behind the program that logs."""
         agent = self.hf.agents.resolve(AGENT).unwrap()
@@ -163,11 +176,15 @@ class ToolRig(CommandLine):
         children = Path(f"/proc/{agent.holder.pid}/task/{agent.holder.pid}/children")
         return int(children.read_text().split()[0])
 
-    def close(self) -> None:
+    def close_gateway(self) -> None:
         if self._gateway is not None:
             self._gateway.send_signal(signal.SIGTERM)
             self._gateway.wait(_WAIT_S)
             put_down(self._gateway)
+            self._gateway = None
+
+    def close(self) -> None:
+        self.close_gateway()
         self.hf.close()
 
 

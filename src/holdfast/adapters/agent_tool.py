@@ -5,14 +5,19 @@ hooks report what it does.
 import json
 import os
 import secrets
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.adapters import agent_report
-from holdfast.adapters.profiles import GENERIC
+from holdfast.adapters.profiles import (
+    GENERIC,
+    profile_named,
+    profile_names,
+    profile_path,
+    profiles_folder,
+)
+from holdfast.adapters.tools import codex, gemini, opencode
+from holdfast.adapters.tools.hook_command import report_command
 from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.agent_profile import Profile
 from holdfast.kernel.errors import InvalidValue, Unavailable
@@ -49,7 +54,7 @@ def tool_adapter(profile: Profile, root: str, *, hooked: bool = True) -> dict[st
     if profile.name == GENERIC:
         return {}
     adapter = {"profile": profile.name, "interrupt": profile.keys.interrupt}
-    if hooked and profile.reports is not None:
+    if hooked and _reports(profile):
         adapter["reports"] = os.path.join(root, REPORTS_FOLDER)
     return adapter
 
@@ -75,22 +80,79 @@ def prepare_tool(
                 field="resume",
             )
         words += [word.replace("{session}", session_id) for word in profile.launch.resume]
-    if profile.reports is None:
+    if not _reports(profile):
         return ToolLaunch(words, {})
     folder, token = Path(root, REPORTS_FOLDER), secrets.token_urlsafe(24)
+    environment = {TOKEN_VARIABLE: token}
     try:
         make_private_folder(folder)
         _remove_reports(folder)
         replace_file(folder / "token", token.encode(), private=True)
         if profile.reports == "claude":
             words = _with_claude_hooks(words, folder)
+        elif profile.reports == "codex":
+            words = codex.with_hooks(words, folder, question_timeout_s=QUESTION_TIMEOUT_S)
+        elif profile.reports == "opencode":
+            environment |= opencode.environment_with_plugin(os.environ, folder)
+        elif profile.reports == "gemini":
+            environment |= gemini.environment_with_hooks(folder)
     except OSError as error:
         raise Unavailable(
             f"{folder} cannot be written ({error.strerror}): name another folder with "
             "--session-root",
             outcome="none",
         ) from None
-    return ToolLaunch(words, {TOKEN_VARIABLE: token})
+    return ToolLaunch(words, environment)
+
+
+class KnownTool(NamedTuple):
+    """A profile, as a list of tools shows it. `in_tmux` is what is known of a prompt in a pane, and
+    `advice` how more would be.
+    """
+
+    name: str
+    programs: tuple[str, ...]
+    in_tmux: tuple[str, ...]
+    resumes: bool
+    protocol: tuple[str, ...]
+    path: str
+    advice: str = ""
+
+
+def known_tools(environment: Mapping[str, str]) -> list[KnownTool]:
+    """All profiles: the built-in ones and the user's own. Raises InvalidValue for a wrong one."""
+    folder = profiles_folder(environment)
+    profiles = [profile_named(name, folder) for name in profile_names(folder)]
+    return [
+        KnownTool(
+            one.name,
+            one.programs,
+            _known_in_tmux(one),
+            bool(one.launch.resume),
+            one.launch.protocol,
+            str(profile_path(one.name, folder)),
+            f"gemini extensions link {gemini.EXTENSION}"
+            if one.reports == "gemini" and not _reports(one)
+            else "",
+        )
+        for one in profiles
+    ]
+
+
+def _known_in_tmux(profile: Profile) -> tuple[str, ...]:
+    ready = () if profile.screen.box is None else ("ready",)
+    if not _reports(profile):
+        return (*ready, "delivered")
+    # No hook of Gemini can answer for a person.
+    questions = () if profile.reports == "gemini" else ("questions",)
+    return (*ready, "received", "answered", *questions)
+
+
+def _reports(profile: Profile) -> bool:
+    """Will the tool report what it does? Gemini CLI does when its user has linked the extension."""
+    if profile.reports == "gemini":
+        return gemini.is_linked(os.environ)
+    return profile.reports is not None
 
 
 def _remove_reports(folder: Path) -> None:
@@ -108,12 +170,6 @@ def _missing(arguments: Sequence[str], command: Sequence[str]) -> list[str]:
     option = arguments[0] if arguments else ""
     given = any(word == option or word.startswith(f"{option}=") for word in command)
     return [] if given else list(arguments)
-
-
-def report_command(folder: Path, event: str) -> str:
-    """The command line of a hook that reports an event."""
-    program = os.path.abspath(agent_report.__file__)
-    return shlex.join([sys.executable, "-I", "-S", program, str(folder), event])
 
 
 def _with_claude_hooks(words: list[str], folder: Path) -> list[str]:

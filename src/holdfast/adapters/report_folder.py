@@ -148,8 +148,11 @@ class ReportFolder:
             self._save()
 
     def waits(self, asked: Asked) -> bool:
-        """Does the hook still wait for an answer? Its FIFO goes with it."""
-        return bool(asked.reply_to) and (self._folder / asked.reply_to).exists()
+        """Does the hook still wait for an answer? Its FIFO goes with it, unless it was killed."""
+        process = asked.reply_to.rpartition("-")[2]
+        return bool(asked.reply_to) and all(
+            os.path.exists(path) for path in (self._folder / asked.reply_to, f"/proc/{process}")
+        )
 
     def follow(self, stop_fd: int) -> bool:
         """Sleep until something is in the folder, or `stop_fd` is readable: then False."""

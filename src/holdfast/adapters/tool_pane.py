@@ -17,6 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,14 @@ from holdfast.domains.gateway.activity import (
 )
 from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, TmuxSpec
 from holdfast.domains.gateway.state import AgentState
-from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
-from holdfast.kernel.agent_profile import Profile, ScreenPatterns, check_taken
+from holdfast.kernel.agent_adapter import QUESTION_FIRST_S, QUESTION_TIMEOUT_S
+from holdfast.kernel.agent_profile import Profile, ScreenPatterns, as_typed, check_taken
 from holdfast.kernel.errors import Altered, Fenced, NotFound, NotReceived, UpstreamUnavailable
 
 _RECEIVED_WITHIN_S = 20.0
 """How long the tool may take to report a prompt. Its hook is a program that has to start."""
 _WAIT_S = 0.1
+_BETWEEN_KEYS_S = 0.5
 _SHOWN_WITHIN_S = 5.0
 """How long a tool may take to draw a paste."""
 _ASCII = re.compile("[ -~]*")
@@ -69,8 +71,11 @@ class ToolPane(TmuxAgent):
         self._patterns = _Patterns(profile.screen)
         self._reports: ReportFolder | None = None
         if spec.reports and profile.reports is not None:
-            patience_s = spec.question_timeout_s or QUESTION_TIMEOUT_S
-            self._reports = ReportFolder(Path(spec.reports), patience_s=patience_s)
+            first = profile.dialog == "after_hook"
+            patience_s = QUESTION_FIRST_S if first else QUESTION_TIMEOUT_S
+            self._reports = ReportFolder(
+                Path(spec.reports), patience_s=spec.question_timeout_s or patience_s
+            )
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
@@ -96,15 +101,16 @@ class ToolPane(TmuxAgent):
         check_taken(self._profile, prompt)
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
+        typed = as_typed(self._profile, prompt)
         if self._reports is None:
-            return super().deliver(prompt, instance_id)
+            return super().deliver(typed, instance_id)
         reports = self._reports
         reports.read()
         mark = reports.mark()
         reports.expect(prompt)
         try:
             try:
-                super().deliver(prompt, instance_id)
+                super().deliver(typed, instance_id)
             except UpstreamUnavailable as error:
                 # Pasted, and perhaps sent: only the tool can tell.
                 if error.fields.get("outcome") != "unknown":
@@ -152,6 +158,8 @@ class ToolPane(TmuxAgent):
         activity = reports.activity
         self._interrupted = activity.prompt_id
         done = super().interrupt(instance_id)
+        if self._profile.keys.interrupt_presses > 1:
+            self._interrupt_again(instance_id)
         if activity.working and not has_draft:
             self._clear_returned(activity.prompt, instance_id)
         return done
@@ -187,6 +195,8 @@ class ToolPane(TmuxAgent):
                 return judge(None, view, announces=False)
             return super()._judge_screen(screen)
         self._reports.read()
+        if not any(line.strip() for line in screen.content[:-1]):
+            return Judgement(AgentState.STARTING, "it has not drawn its screen yet")
         self._settle(self._reports, view)
         return judge(self._reports.activity, view, announces=self._profile.announces)
 
@@ -198,13 +208,20 @@ class ToolPane(TmuxAgent):
     def _settle(self, reports: ReportFolder, view: ScreenView) -> None:
         """Note what happened in the agent's own terminal, of which the tool reports nothing."""
         activity = reports.activity
-        if has_stopped(
+        if not self._profile.reports_stop and has_stopped(
             activity,
             view,
             interrupted=self._interrupted is not None and self._interrupted == activity.prompt_id,
             recorded=lambda: _was_stopped(activity),
         ):
             reports.add(_stop_report(activity))
+            return
+        if self._profile.dialog == "after_hook":
+            for asked in activity.asked:
+                expires_at = asked.question.expires_at
+                over = expires_at is not None and datetime.now(UTC) > expires_at
+                if over or not reports.waits(asked):
+                    reports.void(asked)
             return
         if not activity.asked or view.box in (Box.DIALOG, Box.TRUST):
             self._no_dialog_since_s = None
@@ -265,11 +282,12 @@ class ToolPane(TmuxAgent):
 
     def _begins_with(self, prompt: str, screen: Screen) -> str:
         sign, placeholder = self._profile.screen.sign, self._profile.screen.placeholder
-        first = prompt.partition("\n")[0].replace("\t", "    ")
+        # Tools show a tab as they like.
+        first = re.split("[\n\t]", prompt, maxsplit=1)[0].rstrip()
         if sign is None or not first.strip():
             return "1"
-        # Without what has a meaning in a pattern or in tmux, and shorter than a line of the box.
-        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 2])  # type: ignore[index]
+        # Without what has a meaning in a pattern or in tmux, and shorter than a line of any box.
+        plain = re.sub("[^A-Za-z0-9 ]", ".", _ASCII.match(first)[0][: screen.width // 4])  # type: ignore[index]
         shown = tmux_pane.shows(f"^{sign}{plain}")
         if placeholder is None:
             return shown
@@ -290,6 +308,15 @@ class ToolPane(TmuxAgent):
                     raise _mixed()
                 return
             time.sleep(_WAIT_S)
+
+    def _interrupt_again(self, instance_id: str) -> None:
+        """Press the key a second time, if the tool still works."""
+        # At once, two Escapes would be another key.
+        time.sleep(_BETWEEN_KEYS_S)
+        screen, _ = self._same(instance_id)
+        if self._patterns.works_on(screen):
+            key = tmux_pane.press(screen, self._spec.interrupt)
+            self._run_guarded(screen, key, tmux_pane.is_pane(screen))
 
     def _clear_returned(self, prompt: str, instance_id: str) -> None:
         """Empty the box of a prompt that the tool has put back there when it was interrupted. A
@@ -354,7 +381,7 @@ class _Patterns:
         self.forbidden = [one for one in (patterns.dialog, patterns.working) if one is not None]
 
     def box_on(self, screen: Screen) -> Box:
-        text = "\n".join(screen.content[:-1])
+        text = "\n".join(_with_cursor(screen))
         for box, pattern in ((Box.TRUST, self._trust), (Box.DIALOG, self._dialog)):
             if pattern is not None and pattern.search(text):
                 return box
@@ -386,6 +413,14 @@ class _Patterns:
         return text in prompt or (
             placeholder is not None and placeholder.fullmatch(text) is not None
         )
+
+
+def _with_cursor(screen: Screen) -> list[str]:
+    """The lines. tmux leaves out the spaces at their ends: those before the cursor are added."""
+    lines = list(screen.content[:-1])
+    if screen.cursor_y < len(lines):
+        lines[screen.cursor_y] = lines[screen.cursor_y].ljust(screen.cursor_x)
+    return lines
 
 
 def _all(*conditions: str) -> str:
@@ -433,7 +468,7 @@ def _answer(end: ToolReport, facts: dict[str, Any]) -> Answer:
         case ReportKind.FAILED:
             return Answer(code="agent_failed", detail=end.text, facts=facts)
         case ReportKind.STOPPED:
-            detail = "a person stopped it in the agent's terminal"
+            detail = "it was stopped in the agent's terminal, and its tool reported no answer"
             return Answer(code="interrupted", detail=detail, facts=facts)
     detail = "it was received, and the agent began another conversation or ended"
     return Answer(code="agent_gone", detail=detail, facts=facts)

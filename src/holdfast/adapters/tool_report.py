@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.adapters.agent_report import comparable
+from holdfast.adapters.tools.gemini import LastTurn, last_turn
 from holdfast.domains.gateway.activity import ReportKind, ToolReport
 from holdfast.domains.gateway.state import ALLOW, DENY, Choice, Question
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, QUESTION_CHARS
@@ -58,7 +59,13 @@ def report_in(
             question = question_of(name, tool, arguments, asked_at, patience_s)
             return report._replace(question=question, reply_to=reply_to)
         case ReportKind.ENDED:
-            text = _text(document, "last_assistant_message", "prompt_response") or ""
+            turn = LastTurn()
+            if "prompt_response" in document:
+                turn = last_turn(report.transcript)
+            if turn.cancelled:
+                return report._replace(kind=ReportKind.STOPPED)
+            said = _text(document, "last_assistant_message", "prompt_response")
+            text = turn.answer or said or ""
             return report._replace(text=text[-ANSWER_CHARS_MAX:])
         case ReportKind.FAILED:
             text = _text(document, "last_assistant_message", "error") or "it does not say why"

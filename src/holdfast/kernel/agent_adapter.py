@@ -15,6 +15,8 @@ from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, LABEL_CHARS_MAX, PATH
 
 ANSWER_TIMEOUT_S = 3600.0
 QUESTION_TIMEOUT_S = 3600.0
+QUESTION_FIRST_S = 120.0
+"""The same where the tool's own dialog opens only after it: a person at the terminal waits too."""
 QUIET_MS = 400
 SETTLE_S = 10.0
 HTTP_TIMEOUT_S = 10.0

@@ -15,11 +15,20 @@ from holdfast.kernel.agent_adapter import Text
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.names import check_id
+from holdfast.kernel.text import clipped
 
 PATTERN_CHARS_MAX = 500
 _NOT_IN_TMUX = frozenset("'\"\\#,{};$%")
 """Characters with a meaning in tmux's formats or commands."""
 _FOR_TMUX = ("dialog", "working", "sign", "placeholder")
+
+
+def _check_pattern(name: str, pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"{name} {pattern!r} is no regular expression: {error}") from None
+
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 Key = Literal["C-c", "C-u", "Escape", "Enter", "BSpace"]
@@ -58,29 +67,34 @@ class ScreenPatterns(Plain, frozen=True, kw_only=True):
                 )
             if name == "draft" and pattern is not None and "(?P<text>" not in pattern:
                 raise ValueError(f"screen.draft {pattern!r} has no group (?P<text>...)")
-            try:
-                re.compile(pattern or "")
-            except re.error as error:
-                raise ValueError(
-                    f"screen.{name} {pattern!r} is no regular expression: {error}"
-                ) from None
+            _check_pattern(f"screen.{name}", pattern)
 
 
 class Keys(Plain, frozen=True, kw_only=True):
-    """The keys of a tool: `interrupt` stops its work, and `clear` empties its input box."""
+    """The keys of a tool: `interrupt` stops its work, when it is pressed `interrupt_presses` times,
+    and `clear` empties its input box.
+    """
 
     interrupt: Literal["C-c", "Escape"] = "C-c"
+    interrupt_presses: Literal[1, 2] = 1
     clear: tuple[Key, ...] = ()
 
 
 class Taken(Plain, frozen=True, kw_only=True):
     """Which texts the tool does not take as a prompt: those that begin with one of `commands`,
     behind white space, are commands of the tool itself; those that end with one of `unsent` are not
-    sent by Enter.
+    sent by Enter; and a word that begins with one of `replaced` is replaced by the tool.
+
+    Others need a space, which the tool drops: before a text that begins with one of
+    `space_before`, which is a command without it; and behind a text whose last word begins with one
+    of `mentions`, since that opens a list of files or the like, which takes the Enter.
     """
 
     commands: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    space_before: tuple[str, ...] = ()
+    mentions: tuple[str, ...] = ()
 
 
 class ToolStart(Plain, frozen=True, kw_only=True):
@@ -97,22 +111,27 @@ class ToolStart(Plain, frozen=True, kw_only=True):
 
 class Profile(Plain, frozen=True, kw_only=True):
     """What is known about a tool. `programs` are the names of its command. Without `reports`, only
-    the screen tells what it does. With `announces` it reports its start, before any prompt.
+    the screen tells what it does. With `announces` it reports its start, before any prompt, and
+    with `reports_stop` also that a person has stopped it. `dialog` says when its own dialog opens
+    that asks for a permission: beside the hook that reports the question, or after this hook, when
+    it has not decided.
     """
 
     name: Text
     programs: tuple[Text, ...] = ()
     reports: Reporter | None = None
     announces: bool = True
+    reports_stop: bool = False
+    dialog: Literal["beside_hook", "after_hook"] = "beside_hook"
     screen: ScreenPatterns = ScreenPatterns()
     keys: Keys = Keys()
     prompts: Taken = Taken()
     launch: ToolStart = ToolStart()
 
 
-def profile_in(document: object, name: str) -> Profile:
+def profile_in(document: object, name: str, path: str) -> Profile:
     """The profile in a decoded TOML document, which does not repeat its name. Raises InvalidValue
-    that names the wrong entry.
+    that names the file and the wrong entry.
     """
     check_id(name, "name of a profile")
     try:
@@ -120,7 +139,7 @@ def profile_in(document: object, name: str) -> Profile:
         return msgspec.convert({**entries, "name": name}, Profile)
     except msgspec.ValidationError as error:
         raise InvalidValue(
-            f"the profile {name} is wrong: {error}. docs/agents.md lists its entries",
+            f"the profile {path} is wrong: {error}. docs/tools.md lists its entries",
             field="profile",
             profile=name,
         ) from None
@@ -144,3 +163,19 @@ def check_taken(profile: Profile, prompt: str) -> None:
             "it",
             field="prompt",
         )
+    replaced = profile.prompts.replaced
+    word = next((one for one in text.split() if replaced and one.startswith(replaced)), None)
+    if word is not None:
+        raise InvalidValue(
+            f"{profile.name} would put something else, such as the content of a file, in the place "
+            f"of {clipped(word)}: write it without its first character",
+            field="prompt",
+        )
+
+
+def as_typed(profile: Profile, prompt: str) -> str:
+    """A prompt with the spaces that make the tool take it as one."""
+    last = "" if prompt[-1:].isspace() else prompt.rsplit(maxsplit=1)[-1]
+    before = " " if prompt.startswith(profile.prompts.space_before) else ""
+    behind = " " if last.startswith(profile.prompts.mentions) else ""
+    return f"{before}{prompt}{behind}"

@@ -150,6 +150,8 @@ TMUX_SILENCE_S = 10.0  # how long a silent tmux is not asked again: only one que
 TMUX_PASTE_S = 3
 MANIFEST_BYTES_MAX = 1 << 20  # largest manifest that is read
 
+TOOL_ANSWER_S = 20.0  # a tool that is asked about itself before it is started as an agent
+
 # Queues and requests to agents.
 QUEUE_DEPTH_MAX = 1000  # unfinished requests of one queue; the next is refused
 QUEUE_KEEP_REQUESTS = 10_000  # finished requests that a queue keeps

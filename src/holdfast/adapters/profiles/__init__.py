@@ -29,6 +29,12 @@ def profile_names(folder: Path) -> list[str]:
     return sorted({path.name.removesuffix(_SUFFIX) for path in found})
 
 
+def profile_path(name: str, folder: Path) -> Path:
+    """The file of a profile: the user's own one, else the built-in one."""
+    own = folder / f"{name}{_SUFFIX}"
+    return own if own.exists() else _BUILT_IN / f"{name}{_SUFFIX}"
+
+
 def profile_named(name: str, folder: Path) -> Profile:
     """The profile of that name; the user's own one goes first. Raises NotFound for an unknown name,
     and InvalidValue for a profile that is wrong.
@@ -40,15 +46,14 @@ def profile_named(name: str, folder: Path) -> Profile:
             f"{folder}/{name[:60]}{_SUFFIX}",
             profile=name[:60],
         )
-    own = folder / f"{name}{_SUFFIX}"
-    path = own if own.exists() else _BUILT_IN / f"{name}{_SUFFIX}"
+    path = profile_path(name, folder)
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidValue(
             f"the profile {path} cannot be read: {error}", field="profile", profile=name
         ) from None
-    return profile_in(document, name)
+    return profile_in(document, name, str(path))
 
 
 def profile_for(command: Sequence[str], folder: Path) -> Profile:

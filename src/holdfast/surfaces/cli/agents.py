@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 import click
-from msgspec import Meta
 from msgspec.structs import replace
 
 from holdfast.adapters.agent_files import ManifestFiles
@@ -18,7 +17,6 @@ from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import bare, canonical
-from holdfast.kernel.agent_adapter import QUESTION_TIMEOUT_S
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
@@ -31,6 +29,7 @@ from holdfast.runtime.agent_pane import check_command, start_in_tmux
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.agent_life import exit_text, life
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
+from holdfast.surfaces.cli.agent_tools import tools
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import leftovers_option
@@ -67,6 +66,7 @@ def agents() -> None:
 
 
 agents.add_command(run)
+agents.add_command(tools)
 for _command in life.commands.values():
     agents.add_command(_command)
 
@@ -106,14 +106,6 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
     ] = None
     mode: Annotated[
         str | None, Flag("--mode", metavar="MODE", help="unattended, acp: its mode, such as plan.")
-    ] = None
-    question_timeout: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Flag(
-            "--question-timeout",
-            help="unattended: how long a question waits; then the answer is no.  "
-            f"[{QUESTION_TIMEOUT_S:g}]",
-        ),
     ] = None
 
 
@@ -168,7 +160,6 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
 _UNATTENDED = {
     "protocol": "--protocol",
     "mode": "--mode",
-    "question_timeout": "--question-timeout",
 }
 _IN_TMUX = {
     "session_name": "--tmux-session",
@@ -219,7 +210,7 @@ def _start_unattended(
     settings = {
         "profile": None if profile.name == GENERIC else profile.name,
         "mode": request.mode,
-        "question_timeout_s": request.question_timeout,
+        "question_timeout_s": request.tmux.question_timeout,
         "answer_timeout_s": request.tmux.answer_timeout,
     }
     with connected() as hf:

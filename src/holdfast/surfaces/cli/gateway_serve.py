@@ -20,6 +20,7 @@ from holdfast.domains.gateway.adapter import (
 )
 from holdfast.kernel.agent_adapter import (
     ANSWER_TIMEOUT_S,
+    QUESTION_FIRST_S,
     QUESTION_TIMEOUT_S,
     QUIET_MS,
     SETTLE_S,
@@ -27,7 +28,7 @@ from holdfast.kernel.agent_adapter import (
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
-from holdfast.surfaces.cli.command import Duration, request_options
+from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
@@ -55,6 +56,7 @@ _FIELDS = {
         **{name: name for name in _TMUX},
         "interrupt_key": "interrupt",
         "settle": "settle_s",
+        "question_timeout": "question_timeout_s",
         **_TIMEOUT,
     },
     "command": {
@@ -120,6 +122,15 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0)] | None,
         Flag("--answer-timeout", help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]"),
     ] = None
+    question_timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Flag(
+            "--question-timeout",
+            help="tmux, acp, codex_app_server: how long a question waits for an operator; then "
+            "the agent's own dialog decides, or the answer is no.  "
+            f"[{QUESTION_TIMEOUT_S:g}; {QUESTION_FIRST_S:g} if a dialog opens only then]",
+        ),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Those that the user gave, by the names of the options."""
@@ -168,12 +179,6 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
 )
 @click.option("--mode", help="acp: the agent's mode, such as plan.")
 @click.option("--session-id", help="acp, codex_app_server: the conversation to go on with.")
-@click.option(
-    "--question-timeout",
-    type=Duration(),
-    help="acp, codex_app_server: how long a question waits; then the answer is no.  "
-    f"[{QUESTION_TIMEOUT_S:g}]",
-)
 @click.option("--terminal", help="rest: the terminal's id; its server is --url.")
 @click.option(
     "--preset",
