@@ -386,6 +386,8 @@ def test_a_prompt_that_a_stopped_agent_does_not_read_never_reaches_it(
     agent = desk.start()
     instance_id = str(ready(agent).instance_id)
     os.kill(desk.pid, signal.SIGSTOP)
+    # The signal returns before it stops anything.
+    until(lambda: state_of(desk.pid) == "T")
     with pytest.raises(Fenced) as caught:
         agent.deliver("say lost", instance_id)
     assert caught.value.fields["outcome"] == "none"

@@ -1,6 +1,9 @@
 """Agents that start and stop others over MCP, as far as the operator allows that."""
 
+import json
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,13 +11,15 @@ import pytest
 
 from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import NotFound
+from holdfast.runtime.gateway_hosting import host_of
 from holdfast.surfaces.mcp.tools import LIFE_TOOLS, TOOLS
 from tests.harness.timeouts import until
-from tests.surfaces.agent_bench import AgentBench, agent_bench
+from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.mcp_agent import Agent, ToolError, agents_on
 
 pytestmark = pytest.mark.prove
 
+PROGRAM = Path(__file__).parents[1] / "agents" / "protocol_program.py"
 NAME_ID = id_of("HOLDFAST-helper")
 
 
@@ -123,3 +128,38 @@ def test_a_start_that_nobody_waits_for_any_more_is_undone(lab: Lab, boss: Agent)
         return False
 
     until(gone)
+
+
+def test_an_unattended_agent_takes_prompts_when_it_is_started(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = lab.folder / "helper"
+    profiles = lab.folder / "config" / "holdfast" / "profiles"
+    profiles.mkdir(parents=True)
+    folder.mkdir()
+    words = [sys.executable, str(PROGRAM), "acp", str(folder)]
+    (profiles / "scripted.toml").write_text(f"[launch]\nprotocol = {json.dumps(words)}\n")
+    lab.allow('may_start = ["scripted", "shell"]')
+    places = {
+        "XDG_CONFIG_HOME": str(lab.folder / "config"),
+        "XDG_STATE_HOME": str(lab.folder / "state"),
+        "HOLDFAST_STORE": str(lab.bench.environment["HOLDFAST_STORE"]),
+    }
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    started = {"name": "helper", "folder": str(folder), "unattended": True}
+    with agents_on(places["HOLDFAST_STORE"], lab.folder) as agents:
+        boss = agents("boss", environment={**lab.bench.tmux.environment, **places})
+        error = refusal(boss, "start_agent", tool="shell", **started)
+        assert error.code == "invalid_value" and "speaks a protocol" in error.message
+        try:
+            done = boss.call("start_agent", tool="scripted", **started)
+            assert done["tmux_session"] is None
+            [found] = boss.call("find_agents", name=done["handle"])["agents"]
+            assert (found["backend"], found["state"]) == ("acp", "ready")
+            assert boss.call("stop_agent", agent=done["handle"])["was_running"] is True
+        finally:
+            if (host := host_of(lab.bench.hf)) is not None:
+                os.kill(host.process.pid, signal.SIGKILL)
+                ended(host.process.pid)
+    assert lab.agents() == set()

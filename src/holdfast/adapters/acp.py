@@ -182,8 +182,7 @@ class Acp(AgentProtocol):
                 raise
             ways = f" ({self._logins})" if self._logins else ""
             raise NotOpened(
-                f"it needs a login{ways}: log in with the tool itself, as this user; it is tried "
-                "again by itself"
+                f"it needs a login{ways}: log in with the tool itself, as this user"
             ) from None
 
     def _set_mode(

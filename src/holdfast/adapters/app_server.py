@@ -37,9 +37,7 @@ class AppServer(AgentProtocol):
         program.notify("initialized", {})
         account = program.call("account/read", {}, within_s)
         if account.get("requiresOpenaiAuth") and account.get("account") is None:
-            raise NotOpened(
-                "it needs a login: run `codex login` as this user; it is tried again by itself"
-            )
+            raise NotOpened("it needs a login: run `codex login` as this user")
 
     def open(
         self, program: RpcProgram, folder: str, session_id: str | None, within_s: float

@@ -80,6 +80,18 @@ class ProcessNote:
     def remove(self) -> None:
         remove_file(self._path)
 
+    def exists(self) -> bool:
+        """Is there a note? A tree that nobody watches may have ended all the same."""
+        return self._path.exists()
+
+    def tree(self) -> str | None:
+        """The id of the tree in the note, if there is one."""
+        try:
+            tree = json.loads(read_file(self._path, private=True)).get("tree")
+        except (OSError, StoreUnavailable, ValueError, AttributeError):
+            return None
+        return tree if isinstance(tree, str) else None
+
     def end_named(self, grace_s: float) -> list[int]:
         """End the tree in the note and wait until it is gone. Returns the pids that do not end:
         then the note stays.

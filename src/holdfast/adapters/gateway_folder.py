@@ -8,6 +8,7 @@
     run/agent-process.json        the process tree of a program that the gateway runs
     run/trees/                    the FIFO of that tree
     run/conversation.json         the conversation of such a program, for the next one to resume
+    run/program-end.json          how its last process ended
     state.json                    the last status
     events.jsonl                  one event a line
 
@@ -24,7 +25,7 @@ import msgspec
 
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.domains.gateway.records import GatewayStatus, left_by
-from holdfast.kernel.codec import Plain, to_json
+from holdfast.kernel.codec import Instant, Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.system.access import (
@@ -90,6 +91,17 @@ class Conversation(Plain, frozen=True, kw_only=True):
     folder: str | None = None
 
 
+class ProgramEnd(Plain, frozen=True, kw_only=True):
+    """How the last process of an agent ended that the gateway runs. `exit_status` is negative for a
+    signal, and None where nobody saw it.
+    """
+
+    schema_version: int = 1
+    ended_at: Instant
+    why: str
+    exit_status: int | None = None
+
+
 class GatewayFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -103,6 +115,7 @@ class GatewayFolder:
         self._vouched = self.run / "vouched.json"
         self._detached = self.run / "detached.json"
         self._conversation = self.run / "conversation.json"
+        self._program_end = self.run / "program-end.json"
         self.state_path = root / "state.json"
 
     def prepare(self, around: Access = PRIVATE) -> None:
@@ -149,6 +162,18 @@ class GatewayFolder:
 
     def conversation(self) -> Conversation | None:
         return _read(self._conversation, Conversation)
+
+    def remove_conversation(self) -> None:
+        remove_file(self._conversation)
+
+    def write_program_end(self, end: ProgramEnd) -> None:
+        _replace(self._program_end, end)
+
+    def remove_program_end(self) -> None:
+        remove_file(self._program_end)
+
+    def program_end(self) -> ProgramEnd | None:
+        return _read(self._program_end, ProgramEnd)
 
     def write_state(self, status: GatewayStatus) -> None:
         _replace(self.state_path, status)

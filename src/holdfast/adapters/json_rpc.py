@@ -15,7 +15,7 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -87,8 +87,8 @@ Done = Callable[[Any, Exception | None], None]
 
 class RpcProgram:
     """A running program. `heard` gets its notifications and requests, in order and in one thread,
-    and `ended` is called there when no process of it is left. Raises Unavailable when it cannot be
-    started.
+    and `ended` is called there when no process of it is left. `environment` replaces that of this
+    process. Raises Unavailable when it cannot be started.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class RpcProgram:
         processes: Procfs,
         heard: Callable[[RpcMessage], None],
         ended: Callable[[], None],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._name = os.path.basename(words[0])
         self._note, self._trees = note, processes.trees
@@ -116,9 +117,11 @@ class RpcProgram:
         """Is nothing read from it any more, or is it being ended?"""
         self.over = threading.Event()
         """Set when no process of its tree is left."""
+        self.status: int | None = None
+        """Its exit status, negative for a signal, once it has ended and somebody saw that."""
         self.why = ""
         """How it ended, once it has. Before that, why it is ended by us."""
-        self._start(words, cwd)
+        self._start(words, cwd, environment)
         self._thread = threading.Thread(
             target=self._read, name="holdfast-agent-output", daemon=True
         )
@@ -214,7 +217,9 @@ class RpcProgram:
         text = _UNPRINTABLE.sub("", self._said.decode("utf-8", "replace"))
         return "\n".join(text.strip().splitlines()[-_SAID_LINES:])
 
-    def _start(self, words: Sequence[str], cwd: str | None) -> None:
+    def _start(
+        self, words: Sequence[str], cwd: str | None, environment: Mapping[str, str] | None
+    ) -> None:
         with contextlib.ExitStack() as undo:
             its_input, self._input, self._output, its_output = two_pipes()
             theirs, ours = [its_input, its_output], [self._input, self._output]
@@ -233,6 +238,7 @@ class RpcProgram:
                     bound=True,
                     grace_s=_GRACE_S,
                     cwd=cwd,
+                    environment=environment,
                     stdin=its_input,
                     stdout=its_output,
                     stderr=its_errors,
@@ -354,6 +360,7 @@ class RpcProgram:
             # Its guardian was killed, and SIGKILL has not ended the whole tree yet.
             pass
         status = self._command.wait()
+        self.status = None if self._command.unseen else status
         how = how_it_ended(status, self.said)
         if self._command.unseen:
             how = "its guardian process was killed: the exit status is unknown"

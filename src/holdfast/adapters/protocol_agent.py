@@ -22,8 +22,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from holdfast.adapters.agent_environment import read_environment
 from holdfast.adapters.command import ProcessNote
-from holdfast.adapters.gateway_folder import Conversation, GatewayFolder
+from holdfast.adapters.gateway_folder import Conversation, GatewayFolder, ProgramEnd
 from holdfast.adapters.json_rpc import RpcError, RpcMessage, RpcProgram
 from holdfast.domains.gateway.adapter import (
     AcpSpec,
@@ -435,6 +436,7 @@ class ProtocolAgent(Adapter):
             except Exception as error:  # noqa: BLE001 - without this thread the agent would never return
                 message = error.message if isinstance(error, HoldfastError) else repr(error)
                 why, end, self._reason = message, message, "not_started"
+            self._note_end(why)
             served = self._reason == "process_dead"
             steady = served and time.monotonic() - began_s > PROTOCOL_STEADY_S
             failures = 0 if steady else min(failures + 1, _FAILURES_MAX)
@@ -454,12 +456,21 @@ class ProtocolAgent(Adapter):
             with self._wake:
                 self._wake.wait_for(lambda: self._closing, pause_s)
 
+    def _note_end(self, why: str) -> None:
+        """Keep how it ended, for people; without disk space that is only missed."""
+        program = self._program
+        status = None if program is None else program.status
+        end = ProgramEnd(ended_at=self._clock.now(), why=why, exit_status=status)
+        with suppress(OSError):
+            self._folder.write_program_end(end)
+
     def _run(self) -> str:
         """Start the agent, and return how it ended after it could be used. Raises NotOpened and
         other errors for one that could not.
         """
         self._end_left()
-        self._check_there()
+        environment = self._environment()
+        self._check_there(environment)
         program = RpcProgram(
             self._spec.command,
             cwd=self._cwd,
@@ -467,6 +478,7 @@ class ProtocolAgent(Adapter):
             processes=self._processes,
             heard=self._hear,
             ended=self._notify,
+            environment=environment,
         )
         with self._wake:
             # One that did not start takes no prompts until it has started.
@@ -501,9 +513,25 @@ class ProtocolAgent(Adapter):
             )
         self._processes.trees.sweep()
 
-    def _check_there(self) -> None:
+    def _environment(self) -> dict[str, str] | None:
+        """The variables that it is started with; None: those of this process."""
+        path = self._spec.environment
+        if not path:
+            return None
+        try:
+            return read_environment(path)
+        except OSError as error:
+            raise NotOpened(
+                f"its environment {path} cannot be read ({error.strerror}): `holdfast agents "
+                "restart` writes it again"
+            ) from None
+
+    def _check_there(self, environment: Mapping[str, str] | None) -> None:
         name = self._spec.command[0]
-        if shutil.which(name, path=os.environ.get("PATH")) is None:
+        around = os.environ if environment is None else environment
+        # A relative path is one in its folder, and joining leaves an absolute one as it is.
+        program = os.path.join(self._cwd, name) if os.sep in name else name
+        if shutil.which(program, path=around.get("PATH")) is None:
             raise NotOpened(f"there is no program {name}: install it, or give its path")
         if not os.path.isdir(self._cwd):
             raise NotOpened(f"there is no folder {self._cwd} to run it in")

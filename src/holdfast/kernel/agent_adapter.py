@@ -74,25 +74,28 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
 class AcpAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="acp"):
     """The agent is a program that speaks the Agent Client Protocol on its standard input and
-    output. The gateway runs it. `session_id` is a conversation to go on with.
+    output. The gateway runs it. `session_id` is a conversation to go on with. `environment` is the
+    file with the variables that it is started with; without one, they are the gateway's own.
     """
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1)]
     profile: Text | UnsetType = UNSET
     session_id: Text | UnsetType = UNSET
     mode: Text | UnsetType = UNSET
+    environment: PathText | UnsetType = UNSET
     answer_timeout_s: Patience = ANSWER_TIMEOUT_S
     question_timeout_s: Patience = QUESTION_TIMEOUT_S
 
 
 class AppServerAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="codex_app_server"):
     """The agent is `codex app-server`, or a program that speaks its protocol. The gateway runs it.
-    `session_id` is a thread to go on with.
+    `session_id` is a thread to go on with, and `environment` as for `AcpAdapter`.
     """
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1)]
     profile: Text | UnsetType = UNSET
     session_id: Text | UnsetType = UNSET
+    environment: PathText | UnsetType = UNSET
     answer_timeout_s: Patience = ANSWER_TIMEOUT_S
     question_timeout_s: Patience = QUESTION_TIMEOUT_S
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from holdfast.adapters.agent_environment import ENVIRONMENT_FILE, ENVIRONMENT_FOLDER
 from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.adapters.agent_runs import AgentRunFiles
 from holdfast.adapters.agent_tool import ToolLaunch, prepare_tool, tool_adapter
@@ -25,7 +26,13 @@ from holdfast.domains.agents.manifest import (
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.agents.records import canonical, id_of
 from holdfast.domains.agents.runs import AgentConversation, AgentRun, LaunchChoices
-from holdfast.kernel.agent_adapter import CommandAdapter
+from holdfast.kernel.agent_adapter import (
+    AcpAdapter,
+    AgentAdapter,
+    AppServerAdapter,
+    CommandAdapter,
+    convert_settings,
+)
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_RESERVED_S
@@ -53,7 +60,8 @@ class Launch:
     the current one. `conversation` is that with which the tool goes on. Without `hooked` it runs
     already, and its tool's hooks report nothing. `own_session`: its tmux
     session is made for it, on the tmux server with the socket `server_path`, or the one around this
-    process. `started_by` is the agent that starts it.
+    process. `started_by` is the agent that starts it. `protocol` has the adapter's settings of an
+    agent that its gateway runs, with its kind; such an agent has no tmux session.
 
     Raises InvalidName for impossible names, NotFound for an unknown tool, and InvalidValue for
     impossible settings.
@@ -81,6 +89,7 @@ class Launch:
         own_session: bool = False,
         server_path: str | None = None,
         started_by: str | None = None,
+        protocol: Mapping[str, Any] | None = None,
     ) -> None:
         self._hf = hf
         self._given_name = name
@@ -93,7 +102,7 @@ class Launch:
         for what, given in (("session_root", session_root), ("tool", tool)):
             if given is not None and not given.strip():
                 raise InvalidValue(f"{what} is blank: name one, or leave it out", field=what)
-        if session_name is None and adapter:
+        if session_name is None and protocol is None and adapter:
             raise InvalidValue(
                 f"{' and '.join(sorted(adapter))}: only an agent in tmux has that. "
                 "Use `holdfast agents start`, or name its --tmux-session",
@@ -129,28 +138,49 @@ class Launch:
             agent_id=self.agent_id,
             agent_name=self.name,
             generation_id=self.generation_id,
-            backend="command" if session_name is None else "local_interactive",
+            backend=self._backend(session_name, protocol),
             tool=self.tool,
             working_directory=self.folder,
             agent_def_dir=agent_def_dir,
             tmux=None if session_name is None else TmuxHandle(session_name=session_name),
-            adapter=CommandAdapter(command=tuple(command))
-            if session_name is None
-            # The agent need not be in the tmux server that others find by themselves.
-            else tmux_adapter(
-                {
-                    "socket_path": self._socket_path,
-                    **tool_adapter(self.profile, self.root, hooked=hooked),
-                    **adapter,
-                }
-            ),
+            adapter=self._adapter(adapter, protocol, hooked=hooked),
         )
         # Refused before anything is published.
         encode(self._manifest)
 
-    def publish(self, holder: Holder | None) -> Agent:
-        """Publish it as the process that it will be; without one, for as long as its start may
-        take. Removes what a dead agent of this id left.
+    def _backend(self, session_name: str | None, protocol: Mapping[str, Any] | None) -> str:
+        if protocol is not None:
+            return str(protocol["kind"])
+        return "command" if session_name is None else "local_interactive"
+
+    def _adapter(
+        self, given: Mapping[str, Any], protocol: Mapping[str, Any] | None, *, hooked: bool
+    ) -> AgentAdapter:
+        if protocol is not None:
+            places = {"command": self._command, "environment": self.environment_path}
+            settings = {**protocol, **places, **given}
+            if protocol["kind"] == "codex_app_server":
+                return convert_settings(settings, AppServerAdapter)
+            return convert_settings(settings, AcpAdapter)
+        if self.session_name is None:
+            return CommandAdapter(command=tuple(self._command))
+        # The agent need not be in the tmux server that others find by themselves.
+        return tmux_adapter(
+            {
+                "socket_path": self._socket_path,
+                **tool_adapter(self.profile, self.root, hooked=hooked),
+                **given,
+            }
+        )
+
+    @property
+    def environment_path(self) -> str:
+        """The file with the variables of an agent that its gateway starts."""
+        return os.path.join(self.root, ENVIRONMENT_FOLDER, ENVIRONMENT_FILE)
+
+    def publish(self, holder: Holder | None, *, reserve: bool = True) -> Agent:
+        """Publish it as the process that it will be; without one, with `reserve`, for as long as
+        its start may take. Removes what a dead agent of this id left.
         """
         before = None
         with suppress(HoldfastError):
@@ -166,7 +196,7 @@ class Launch:
             holder=holder,
             agent_id=self.agent_id,
             generation_id=self.generation_id,
-            lease_s=AGENT_RESERVED_S if holder is None else self._lease_s,
+            lease_s=AGENT_RESERVED_S if holder is None and reserve else self._lease_s,
             take_over=self._take_over,
         )
         if before is not None and before.generation_id != agent.generation_id:
@@ -259,4 +289,5 @@ class Launch:
 
 def is_reserved(agent: Agent) -> bool:
     """Is it about to be started, so that its record names no process yet?"""
-    return agent.holder is None and agent.lease_s == AGENT_RESERVED_S
+    in_tmux = agent.terminal is not None
+    return agent.holder is None and in_tmux and agent.lease_s == AGENT_RESERVED_S

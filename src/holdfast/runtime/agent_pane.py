@@ -96,7 +96,7 @@ def start_in_tmux(hf: Holdfast, launch: Launch, *, watch_s: float) -> Agent:
         launch.write_manifest()
         with closing(ExitStatus(launch.root)) as status:
             with (
-                hand_over(_environment_of_agent(hf), launch.root) as path,
+                hand_over(environment_of_agent(hf), launch.root) as path,
                 hf.store.listen([topic_of(launch.agent_id)]) as listener,
             ):
                 pane = tmux.start(
@@ -153,7 +153,7 @@ def _environment_of_session(hf: Holdfast) -> dict[str, str]:
     return {**carried, **_store_variables(hf)} if hf.store.embedded else carried
 
 
-def _environment_of_agent(hf: Holdfast) -> dict[bytes, bytes]:
+def environment_of_agent(hf: Holdfast) -> dict[bytes, bytes]:
     """The environment of this process without the variables about its terminal, and the chosen
     store.
     """

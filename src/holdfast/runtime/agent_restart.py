@@ -10,6 +10,7 @@ from holdfast.adapters.agent_runs import last_conversation
 from holdfast.adapters.profiles import profile_for, profile_named, profiles_folder
 from holdfast.adapters.tmux import Tmux, socket_path
 from holdfast.domains.agents.ports import TmuxAddress
+from holdfast.domains.agents.records import run_by_gateway
 from holdfast.domains.agents.runs import AgentConversation, AgentRun, RestartedAgent
 from holdfast.kernel.agent_profile import Profile
 from holdfast.kernel.errors import AgentEnded, Collision, InvalidValue, NotFound, Refused
@@ -41,6 +42,11 @@ def restart_agent(
     run = _noted_run(hf, asked)
     profile = _profile(run)
     _check_command(run)
+    if run_by_gateway(run.agent):
+        # Loaded here, as it brings the client of gateways.
+        from holdfast.runtime.agent_unattended import restart_unattended
+
+        return restart_unattended(hf, run, fresh=fresh, conversation=conversation, grace_s=grace_s)
     session_name = run.agent.agent_name
     if run.own_session and run.agent.session_name is not None:
         session_name = run.agent.session_name

@@ -5,9 +5,11 @@ from msgspec.structs import replace
 from holdfast.domains.agents import Agent, Target
 from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ports import TmuxAddress
+from holdfast.domains.agents.records import bare, run_by_gateway
 from holdfast.domains.agents.runs import AgentExit
+from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import NotFound, TmuxSessionGone
+from holdfast.kernel.errors import NotFound, NotTmuxBacked, TmuxSessionGone
 from holdfast.kernel.holder import Liveness
 from holdfast.runtime.connection import Holdfast
 
@@ -50,6 +52,12 @@ def running_target(hf: Holdfast, asked: str) -> Target:
     """
     agent, exited = last_record(hf, asked)
     if exited is None:
+        if run_by_gateway(agent):
+            raise NotTmuxBacked(
+                f"{agent.agent_name} draws no screen, as its gateway runs it: `holdfast agents "
+                f"send {bare(agent.agent_name)} TEXT` prompts it",
+                agent_id=agent.agent_id,
+            )
         return hf.agents.control_target(asked)
     how = "" if exited.exit_status is None else f" with exit status {exited.exit_status}"
     raise NotFound(
@@ -77,6 +85,8 @@ def screen_of(hf: Holdfast, asked: str, lines: int) -> AgentScreen:
         run = hf.agents.last_run(agent.agent_id)
         text = "" if run is None or run.agent.generation_id != agent.generation_id else run.screen
         return replace(found, text="\n".join(text.split("\n")[-lines:]))
+    if run_by_gateway(agent):
+        return replace(found, text=_without_screen(hf, agent))
     # Loaded here, as few commands look at a pane.
     from holdfast.adapters.tmux_pane import TmuxServer
 
@@ -90,3 +100,16 @@ def screen_of(hf: Holdfast, asked: str, lines: int) -> AgentScreen:
             agent_id=agent.agent_id,
         )
     return replace(found, text=shown)
+
+
+def _without_screen(hf: Holdfast, agent: Agent) -> str:
+    """What there is to say of a live agent that its gateway runs."""
+    # Loaded here, as few commands look at a gateway's folder.
+    from holdfast.runtime.gateway_identity import gateway_folder
+
+    name = bare(agent.agent_name)
+    words = f"it draws no screen: `holdfast gateway requests {name}` shows its prompts"
+    end = gateway_folder(hf, agent).program_end()
+    if end is None:
+        return words
+    return f"{words}\nits last process ended at {render(end.ended_at)}: {end.why}"

@@ -16,11 +16,15 @@ from holdfast.runtime.agent_stop import stop_agent
 from holdfast.runtime.connection import Holdfast
 
 
-def start_tool(hf: Holdfast, *, name: str, tool: str, folder: str, started_by: str) -> Agent:
-    """Start the tool of a profile in a folder, in a new tmux session; return its record.
+def start_tool(
+    hf: Holdfast, *, name: str, tool: str, folder: str, started_by: str, unattended: bool = False
+) -> Agent:
+    """Start the tool of a profile in a folder, in a new tmux session or, `unattended`, behind its
+    protocol; return its record.
 
     Raises Refused for a tool that the operator does not allow, InvalidValue for an impossible
-    folder and for a tool that is not installed, and what `start_in_tmux` raises.
+    folder and for a tool that is not installed, and what `start_in_tmux` and `start_unattended`
+    raise.
     """
     allowed = hf.settings.mcp.may_start
     if tool not in allowed:
@@ -34,6 +38,31 @@ def start_tool(hf: Holdfast, *, name: str, tool: str, folder: str, started_by: s
             f"{folder[:200]!a} is no folder here: give the absolute path of one", field="folder"
         )
     profile = profile_named(tool, profiles_folder(os.environ))
+    if unattended:
+        # Loaded here, as it brings the client of gateways.
+        from holdfast.runtime.agent_unattended import (
+            protocol_of,
+            start_unattended,
+            unattended_launch,
+        )
+
+        kind, command = protocol_of(profile, (), None)
+        alone = unattended_launch(
+            hf,
+            command,
+            kind=kind,
+            adapter={"profile": profile.name},
+            name=name,
+            agent_id=None,
+            tool=tool,
+            session_root=None,
+            agent_def_dir=None,
+            lease_s=None,
+            take_over=False,
+            folder=folder,
+            started_by=started_by,
+        )
+        return start_unattended(hf, alone, command)
     if not profile.programs:
         raise InvalidValue(
             f"the profile {tool} names no program that could be started", field="tool"

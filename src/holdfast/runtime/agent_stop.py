@@ -17,7 +17,7 @@ from holdfast.adapters.tmux_pane import Screen, TmuxServer
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.ports import TmuxAddress
-from holdfast.domains.agents.records import tmux_backed
+from holdfast.domains.agents.records import run_by_gateway, tmux_backed
 from holdfast.domains.agents.runs import AgentExit, AgentRun, StoppedAgent
 from holdfast.kernel.errors import (
     InvalidValue,
@@ -50,6 +50,11 @@ def stop_agent(hf: Holdfast, asked: str, *, grace_s: float) -> StoppedAgent:
         published = hf.agents.get(agent.agent_id)
     except NotFound:
         return _result(hf, agent, was_running=False)
+    if exited is None and run_by_gateway(published):
+        # Loaded here, as it brings the client of gateways.
+        from holdfast.runtime.agent_unattended import stop_unattended
+
+        return stop_unattended(hf, published, grace_s=grace_s)
     if exited is None:
         return _Stop(hf, published).run(grace_s)
     left = bool(survivors_of(agent, hf.processes, embedded=hf.store.embedded))

@@ -16,7 +16,7 @@ from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
 from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ownership import topic_of
-from holdfast.domains.agents.records import bare, id_of, inner, lease_of
+from holdfast.domains.agents.records import bare, id_of, inner, lease_of, run_by_gateway
 from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec
 from holdfast.kernel.errors import Ambiguous, Held, HoldfastError, LeaseLost, Lost, NotFound
 from holdfast.kernel.holder import Holder, Liveness
@@ -221,6 +221,9 @@ class Announcement:
             return False
         if process_liveness(record, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
             return False
+        if run_by_gateway(record):
+            # Its gateway started it, for this record.
+            return True
         generation_id, token = record.generation_id, record.token
         known = self._folder.vouched()
         if known is None or (known.generation_id, known.token) != (generation_id, token):

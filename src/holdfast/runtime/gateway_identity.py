@@ -36,7 +36,12 @@ from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
-from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root
+from holdfast.runtime.configuration import (
+    actor_here,
+    gateway_agent,
+    gateway_root,
+    gateways_folder,
+)
 from holdfast.runtime.connection import Holdfast, connected
 from holdfast.stores.url import open_store
 
@@ -103,6 +108,15 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
         )
     digest = sha256(owner.encode()).hexdigest()[:_DIGEST_CHARS]
     return f"{plain[: ID_CHARS_MAX - _DIGEST_CHARS - 1]}-{digest}"
+
+
+def gateway_folder(hf: Holdfast, record: Agent) -> GatewayFolder:
+    """The folder of the gateway of a published agent. Raises as `gateway_key`."""
+    # Never the word that another agent's gateway may be kept under.
+    own = id_of(record.agent_name) == record.agent_id
+    word = record.agent_id if own else bare(record.agent_name)
+    key = gateway_key(word, record, hf.settings, hf.store)
+    return GatewayFolder(gateways_folder(hf.settings) / hf.settings.namespace / key)
 
 
 def gateway_client(

@@ -167,6 +167,11 @@ class Agent(Record, frozen=True, kw_only=True):
         return None if self.terminal is None else self.terminal.session_name
 
 
+def run_by_gateway(agent: Agent) -> bool:
+    """Does its gateway start it, and end it?"""
+    return agent.holder is None and agent.identity.backend in RUN_BY_GATEWAY
+
+
 def lease_of(agent: Agent) -> Lease:
     return Lease(granted_at=agent.published_at, expires_at=agent.lease_expires_at)
 
@@ -301,6 +306,9 @@ TMUX_BACKED: Mapping[str, bool] = {
 """The known backends, and whether each runs in tmux. Any other `TOOL_headless` runs in tmux too.
 `command` is a program in the foreground; `acp` and `codex_app_server` run below their gateway.
 """
+
+RUN_BY_GATEWAY = ("acp", "codex_app_server")
+"""The backends whose agents run below their gateway: no record names a process of theirs."""
 
 HEADLESS = re.compile(r"[a-z0-9]+_headless\Z")
 

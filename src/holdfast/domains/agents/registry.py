@@ -26,6 +26,7 @@ from holdfast.domains.agents.records import (
     id_of,
     inner,
     lease_of,
+    run_by_gateway,
 )
 from holdfast.domains.agents.resolution import Resolution
 from holdfast.domains.agents.runs import AgentRun, find_run
@@ -445,10 +446,11 @@ class Agents:
 
     def clear_after(self, agent: Agent) -> None:
         """Remove the folder that Holdfast made for a killed agent, which could not do so itself.
-        The folder stays if the agent may be alive, or if a person named it.
+        The folder stays if the agent may be alive, or if a person named it. The gateway that runs
+        an agent needs it only while that has a record.
         """
         root = agent.runtime.session_root
-        if root is not None and liveness.is_dead(agent, self._ports):
+        if root is not None and (run_by_gateway(agent) or liveness.is_dead(agent, self._ports)):
             self._ports.folders.remove(root, agent.agent_id, agent.generation_id)
 
 

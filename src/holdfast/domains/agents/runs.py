@@ -47,7 +47,7 @@ class StoppedAgent(Plain, frozen=True, kw_only=True):
 
 
 class RestartedAgent(Plain, frozen=True, kw_only=True):
-    """A new generation of an agent, in the tmux session `session_name`. `conversation` is that with
+    """A new generation of an agent, in tmux or run by its gateway. `conversation` is that with
     which it goes on; None: it began a new one, and `why` says why.
     """
 

@@ -67,7 +67,8 @@ def restart(done: RestartedAgent) -> str:
     pid = "" if agent.holder is None else f", process {agent.holder.pid}"
     went_on = f"conversation {done.conversation} goes on"
     talk = went_on if done.conversation else f"with a new conversation ({done.why})"
-    return f"{agent.agent_name} runs again in tmux session {agent.session_name}{pid}: {talk}"
+    where = "" if agent.session_name is None else f" in tmux session {agent.session_name}"
+    return f"{agent.agent_name} runs again{where}{pid}: {talk}"
 
 
 @life.operation(operations.logs, short_help="Show an agent's screen, also of one that ended.")

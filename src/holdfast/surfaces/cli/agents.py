@@ -2,20 +2,21 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 from msgspec.structs import replace
 
 from holdfast.adapters.agent_files import ManifestFiles
+from holdfast.adapters.profiles import GENERIC, profile_for, profile_named, profiles_folder
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
-from holdfast.domains.agents.records import canonical
+from holdfast.domains.agents.records import bare, canonical
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
@@ -92,6 +93,20 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
             "--gateway", help="See to it that it has a gateway: start a host of all if none runs."
         ),
     ] = False
+    unattended: Annotated[
+        bool,
+        Flag(
+            "--unattended",
+            help="Without tmux: the gateway runs it, and talks to it in a protocol.",
+        ),
+    ] = False
+    protocol: Annotated[
+        Literal["acp", "codex_app_server"] | None,
+        Flag("--protocol", help="unattended: what it speaks.  [default: as the tool's profile]"),
+    ] = None
+    mode: Annotated[
+        str | None, Flag("--mode", metavar="MODE", help="unattended, acp: its mode, such as plan.")
+    ] = None
 
 
 @agents.command(short_help="Start a command as an agent in a new tmux session.")
@@ -106,6 +121,7 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     \b
         holdfast agents start gpu -- claude
         holdfast agents start gpu --interrupt-key Escape -- claude
+        holdfast agents start gpu --unattended --tool claude
         tmux attach -t =HOLDFAST-gpu
 
     Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it
@@ -116,7 +132,15 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     Returns once the command has run for a second (--watch). When it ends before, its exit status
     and last screen are shown, processes that it left are ended, and the exit status is 1. It is 4
     when the id or the tmux session is taken.
+
+    With --unattended there is no tmux session: the gateway runs the command of the tool's profile,
+    or that behind --, which speaks a protocol, and starts it again when it ends. This returns when
+    the agent takes prompts; one that does not start is removed, and the exit status is 1.
     """
+    if request.unattended:
+        _start_unattended(request, words, leftovers, as_json)
+        return
+    _refuse_given(request, _UNATTENDED, "an agent with --unattended has that")
     command = command_of(words, "start")
     check_command(command[0])
     with connected() as hf:
@@ -131,6 +155,84 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
     runs = f"{runs}: tmux attach -t ={session_name}"
     answer(to_json(agent) if as_json else runs)
+
+
+_UNATTENDED = {
+    "protocol": "--protocol",
+    "mode": "--mode",
+}
+_IN_TMUX = {
+    "session_name": "--tmux-session",
+    "interrupt_key": "--interrupt-key",
+    "quiet_ms": "--quiet-ms",
+    "ready_regex": "--ready-regex",
+    "settle": "--settle",
+}
+
+
+def _refuse_given(request: StartAgent, options: Mapping[str, str], why: str) -> None:
+    """Raise InvalidValue for an option that was given and has no effect."""
+    for name, option in options.items():
+        owner = request if hasattr(request, name) else request.tmux
+        if getattr(owner, name) is not None:
+            raise InvalidValue(f"{option}: only {why}. Leave it out", field=name)
+
+
+def _start_unattended(
+    request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: bool
+) -> None:
+    # Loaded here, as it brings the client of gateways.
+    from holdfast.runtime.agent_unattended import (
+        protocol_of,
+        start_unattended,
+        unattended_launch,
+    )
+
+    _refuse_given(request, _IN_TMUX, "an agent in tmux has that")
+    if leftovers == "keep":
+        raise InvalidValue(
+            "--leftovers keep: a gateway ends all processes of its agent. Leave it out",
+            field="leftovers",
+        )
+    if not words and request.tool is None:
+        raise click.UsageError(
+            "no agent is given: say --tool NAME, or `holdfast agents start NAME --unattended -- "
+            "COMMAND`"
+        )
+    profiles = profiles_folder(os.environ)
+    if request.tool is None:
+        profile = profile_for(words, profiles)
+    else:
+        profile = profile_named(request.tool, profiles)
+    kind, command = protocol_of(profile, words, request.protocol)
+    if request.mode is not None and kind != "acp":
+        raise InvalidValue(f"--mode: {kind} has no modes. Leave it out", field="mode")
+    settings = {
+        "profile": None if profile.name == GENERIC else profile.name,
+        "mode": request.mode,
+        "question_timeout_s": request.tmux.question_timeout,
+        "answer_timeout_s": request.tmux.answer_timeout,
+    }
+    with connected() as hf:
+        launch = unattended_launch(
+            hf,
+            command,
+            kind=kind,
+            adapter={name: value for name, value in settings.items() if value is not None},
+            name=request.name,
+            agent_id=request.agent_id,
+            tool=request.tool,
+            session_root=request.session_root,
+            agent_def_dir=request.agent_def_dir,
+            lease_s=request.lease_s,
+            take_over=request.take_over,
+        )
+        agent = start_unattended(hf, launch, command)
+    answer(
+        to_json(agent)
+        if as_json
+        else f"{agent.agent_name} takes prompts: holdfast agents send {bare(agent.agent_name)} TEXT"
+    )
 
 
 def _with_gateway(hf: Holdfast, agent: Agent) -> Agent:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.domains.agents.records import RUN_BY_GATEWAY
 from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.domains.gateway.state import Question
@@ -157,6 +158,8 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["questions"]:
         return [("what to do", completed(f"holdfast gateway answer {agent} [QUESTION] REPLY"))]
     if found["request_admission"] == "blocked_unavailable":
+        if found["backend"] in RUN_BY_GATEWAY:
+            return [("what to do", "its gateway tries again by itself; what was accepted waits")]
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
     return []
 

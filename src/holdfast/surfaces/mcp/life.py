@@ -23,15 +23,25 @@ _Folder = Annotated[
     Meta(min_length=1, max_length=PATH_CHARS_MAX, description="Where it works: absolute path."),
 ]
 
+_Unattended = Annotated[bool, Meta(description="Behind its protocol, with a gateway, not in tmux.")]
+
 
 @tool()
 def start_agent(
-    session: Session, call: Call, *, name: AgentName, tool: _ToolName, folder: _Folder
+    session: Session,
+    call: Call,
+    *,
+    name: AgentName,
+    tool: _ToolName,
+    folder: _Folder,
+    unattended: _Unattended = False,
 ) -> ToolResult:
     """Start another agent: a tool in a folder, in a tmux session of its own, as your own user. It
     takes prompts when it has a gateway."""
     hf, me = session.hf, starter_of(session)
-    agent = start_tool(hf, name=name, tool=tool, folder=folder, started_by=me)
+    agent = start_tool(
+        hf, name=name, tool=tool, folder=folder, started_by=me, unattended=unattended
+    )
 
     def undo() -> None:
         with suppress(HoldfastError):
