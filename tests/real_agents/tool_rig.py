@@ -196,7 +196,8 @@ def tool_rig(folder: Path, tool: str) -> Iterator[ToolRig]:
         try:
             yield rig
         finally:
-            # The tool first: its hooks belong to no gateway any more.
+            # The tool first: its hooks belong to no gateway any more. Some outlive their terminal.
+            rig("agents", "stop", AGENT, "--grace", "2")
             tmux("kill-server", check=False)
             rig.close()
 
