@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.report_folder import ReportFolder
-from holdfast.kernel.errors import NotFound
+from holdfast.kernel.errors import InvalidValue, NotFound
 
 _TOKEN = "secret"
 _ASKS = {"tool_name": "Bash", "tool_input": {"command": "true"}}
@@ -162,3 +162,12 @@ def test_a_conversation_that_looks_like_an_option_is_none(folder: Path) -> None:
     leave(folder, "10000000000000000000-1-session", document)
     assert reports.read()
     assert reports.activity.session_id is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_agent_of_another_user_is_not_served(folder: Path) -> None:
+    ReportFolder(folder, patience_s=1).check_owner()
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(InvalidValue) as refused:
+        ReportFolder(folder, patience_s=1).check_owner()
+    assert refused.value.fields["uid"] == 65534

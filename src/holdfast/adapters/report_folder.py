@@ -28,7 +28,7 @@ import msgspec
 from holdfast.adapters.tool_report import reply_document, report_in, whole_characters
 from holdfast.domains.gateway.activity import Activity, Asked, ToolReport
 from holdfast.kernel import faults
-from holdfast.kernel.errors import NotFound
+from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.kernel.limits import REPORT_BYTES_MAX
 from holdfast.system.access import (
     make_private_folder,
@@ -74,6 +74,19 @@ class ReportFolder:
 
     def prepare(self) -> None:
         make_private_folder(self._folder)
+
+    def check_owner(self) -> None:
+        """Raise InvalidValue where the folder is another user's: the agent's hooks could not read
+        what this process writes there.
+        """
+        with contextlib.suppress(OSError):
+            owner = os.stat(self._folder).st_uid
+            if owner != os.geteuid():
+                raise InvalidValue(
+                    f"the agent runs as user {owner}: serve its gateway as that user",
+                    field="reports",
+                    uid=owner,
+                )
 
     def is_there(self) -> bool:
         return self._folder.is_dir()

@@ -84,6 +84,7 @@ class ToolPane(TmuxAgent):
             self._reports = ReportFolder(
                 Path(spec.reports), patience_s=spec.question_timeout_s or patience_s
             )
+            self._reports.check_owner()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._follower: threading.Thread | None = None
         self._no_dialog_since_s: float | None = None
