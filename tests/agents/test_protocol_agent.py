@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.acp import Acp
+from holdfast.adapters.agent_protocol import AgentProtocol
 from holdfast.adapters.app_server import AppServer
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.adapters.protocol_agent import AgentProtocol, ProtocolAgent
+from holdfast.adapters.protocol_agent import ProtocolAgent
 from holdfast.domains.gateway import AgentState, Answer, Observation
 from holdfast.domains.gateway.adapter import AcpSpec, AppServerSpec
 from holdfast.kernel.errors import Fenced, NotFound

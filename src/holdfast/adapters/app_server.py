@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.json_rpc import RpcError, RpcMessage, RpcProgram, client_info
-from holdfast.adapters.protocol_agent import (
+from holdfast.adapters.agent_protocol import (
     AgentProtocol,
     NotOpened,
     Opened,
@@ -15,6 +14,7 @@ from holdfast.adapters.protocol_agent import (
     Turn,
     TurnEnd,
 )
+from holdfast.adapters.json_rpc import RpcError, RpcMessage, RpcProgram, client_info
 from holdfast.domains.gateway.state import ALLOW, DENY, Choice
 from holdfast.kernel.errors import NotReceived, UpstreamUnavailable
 from holdfast.kernel.limits import PROTOCOL_RECEIPT_S

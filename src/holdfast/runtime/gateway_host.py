@@ -23,7 +23,7 @@ from holdfast.stores.url import StoreUrl, open_store
 from holdfast.system.access import PRIVATE, Access, access_for, access_like
 
 if TYPE_CHECKING:
-    from holdfast.adapters.protocol_agent import AgentProtocol
+    from holdfast.adapters.agent_protocol import AgentProtocol
 
 
 class GatewayParts(NamedTuple):
