@@ -78,6 +78,18 @@ def test_exit_status_and_last_screen_are_kept(bench: AgentBench) -> None:
     assert logs.out.split()[:3] == ["1", "2", "3"]
 
 
+def test_a_tool_alone_is_started_by_its_program(bench: AgentBench) -> None:
+    ran = bench("agents", "start", "gpu", "--tool", "shell", "--json")
+    assert ran.status == 0, ran.err
+    pid = holder_pid(bench.hf.agents.get(json.loads(ran.out)["agent_id"]))
+    assert Path(f"/proc/{pid}/comm").read_text() == "bash\n"
+    for words in (("--tool", "generic"), ()):
+        refused = bench("agents", "start", "other", *words)
+        assert refused.status == 2 and "no command is given" in refused.err
+    unknown = bench("agents", "start", "other", "--tool", "nosuch")
+    assert unknown.status == 1 and "use one of" in unknown.err, unknown.err
+
+
 def test_a_killed_agent_is_known_to_be_killed(bench: AgentBench) -> None:
     agent = bench.start_agent("gpu", command=("sh", "-c", "echo I am here; exec sleep 600"))
     os.kill(holder_pid(agent), signal.SIGKILL)

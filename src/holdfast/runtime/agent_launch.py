@@ -52,6 +52,13 @@ _ADAPTER_OPTIONS = {
 """The options of `agents run`, by the names of a tmux adapter's settings."""
 
 
+def tool_program(tool: str) -> tuple[str, ...]:
+    """The program of a tool, by its profile; empty for a tool of any program. Raises NotFound, and
+    InvalidValue for a profile that is wrong.
+    """
+    return profile_named(tool, profiles_folder(os.environ)).programs[:1]
+
+
 class Launch:
     """One generation of an agent before, while and after it runs.
 

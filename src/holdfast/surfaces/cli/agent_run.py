@@ -26,7 +26,7 @@ from holdfast.operations.agents import (
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.processes.command import Command
 from holdfast.processes.signals import Interrupted
-from holdfast.runtime.agent_launch import Launch
+from holdfast.runtime.agent_launch import Launch, tool_program
 from holdfast.runtime.agent_pane import exit_status_reporter
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import Claim, Custody
@@ -88,11 +88,14 @@ class LaunchAgent(Request, frozen=True, kw_only=True):
         )
 
 
-def command_of(words: tuple[str, ...], verb: str) -> list[str]:
-    """The command's words. Raises UsageError when there are none."""
-    if not words:
+def command_of(words: tuple[str, ...], tool: str | None, verb: str) -> list[str]:
+    """The command's words; without any, the program of the tool. Raises UsageError when there is
+    neither, and NotFound for an unknown tool.
+    """
+    program = () if words or tool is None else tool_program(tool)
+    if not words and not program:
         raise click.UsageError(f"no command is given: say `holdfast agents {verb} NAME -- COMMAND`")
-    return list(words)
+    return list(words or program)
 
 
 class RunAgent(LaunchAgent, frozen=True, kw_only=True):
@@ -157,7 +160,7 @@ def run(
     on stderr. Signals are forwarded. Exit status: the command's, 128+N when signal N ended it, 126
     or 127 when it cannot be run, 4 when another has the id or took it over.
     """
-    command = command_of(words, "run")
+    command = command_of(words, request.tool, "run")
     session_name = Tmux().current() if request.session_name is None else request.session_name
     launching = partial(
         request.launch,

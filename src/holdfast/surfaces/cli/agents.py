@@ -59,9 +59,10 @@ def agents() -> None:
     """Live agents: one generation per id, found by name or id, trusted only when everything agrees.
 
     \b
-        holdfast agents start gpu -- claude
+        holdfast agents start gpu --gateway -- claude
+        holdfast agents send gpu 'sort the list' --wait
         holdfast agents list
-        holdfast agents target gpu
+        holdfast agents restart gpu
     """
 
 
@@ -119,8 +120,8 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     """Start a command as an agent in a new tmux session, in the background.
 
     \b
-        holdfast agents start gpu -- claude
-        holdfast agents start gpu --interrupt-key Escape -- claude
+        holdfast agents start gpu --gateway -- claude
+        holdfast agents start gpu --tool claude
         holdfast agents start gpu --unattended --tool claude
         tmux attach -t =HOLDFAST-gpu
 
@@ -141,7 +142,7 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
         _start_unattended(request, words, leftovers, as_json)
         return
     _refuse_given(request, _UNATTENDED, "an agent with --unattended has that")
-    command = command_of(words, "start")
+    command = command_of(words, request.tool, "start")
     check_command(command[0])
     with connected() as hf:
         session_name = request.session_name
