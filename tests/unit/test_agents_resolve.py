@@ -493,6 +493,7 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
                     "command": ["x"],
                     "profile": "codex",
                     "session_id": "s",
+                    "environment": "/run/x/environment",
                     "answer_timeout_s": 60.0,
                     "question_timeout_s": 60.0,
                     **more,
