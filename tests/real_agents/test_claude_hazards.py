@@ -59,6 +59,17 @@ def test_a_text_that_stands_before_the_paste_keeps_enter_away(claude: ToolRig, a
     assert claude.answer_to("p-13") == "answered p-13"
 
 
+def test_a_prompt_of_which_a_person_removed_a_line_is_not_sent(claude: ToolRig) -> None:
+    before = len(claude.typed())
+    request = claude.prompt("p-14 delete all but\nthe backups")
+    until(lambda: PASTED in claude.typed_now()[before:], every_s=0.001)
+    claude.person_types("C-u")
+    ended = claude.ended(request)
+    assert ended["error_code"] == "altered", ended
+    assert claude.model.prompts() == []
+    assert plain(claude.typed()[before:]).count(b"\r") <= 1
+
+
 def test_the_trust_dialog_is_left_to_a_person(tmp_path: Path) -> None:
     with tool_rig(tmp_path, "claude") as rig:
         prepare_home(rig.home, rig.project, rig.model, trust=False)

@@ -9,8 +9,8 @@ lost while no gateway runs, and a gateway that is killed finds them all.
 
 Two events do more:
 
-- `prompt`: the gateway says in the file `expected` which prompt it is typing. A prompt that has
-  this one within it, and something else too, was mixed with what a person typed at that moment. It
+- `prompt`: the gateway says in the file `expected` which prompt it is typing. A prompt that has a
+  part of this one, and is another, was mixed with what a person typed or removed at that moment. It
   is refused, before the agent sees it, and stays in the input box.
 - `question`: the operator may answer where the agent is asked. The program makes a FIFO, says in
   the report where it is, and prints what comes through it. An empty answer decides nothing: then
@@ -27,6 +27,9 @@ _PASTED = re.compile(r'\s*<pasted_content id="([^"]*)">\n(.*)\n</pasted_content 
 """How Claude Code marks a paste of several lines, since 2.1.328."""
 _SELECTORS = dict.fromkeys(range(0xFE00, 0xFE10))
 """Removed: how the character before is drawn."""
+_PIECE_CHARS = 12
+"""So much of its beginning or its end shows that a text is made of a prompt."""
+_EXPECTED_S = 60.0
 _BYTES_MAX = 4 << 20
 _TOOL_BYTES_MAX = 64 << 10
 _FILES_MAX = 4000
@@ -80,17 +83,32 @@ def comparable(prompt: str) -> str:
     return prompt.strip().replace("\t", "    ")
 
 
+def is_mixed(prompt: str, wanted: str) -> bool:
+    """Is a prompt, which is another one than the gateway types, made of it: with a text of a person
+    in it, or without what a person removed?
+    """
+    head, tail = wanted[:_PIECE_CHARS], wanted[-_PIECE_CHARS:]
+    return head in prompt or tail in prompt or (bool(prompt) and prompt in wanted)
+
+
+def _expected(folder: str) -> str:
+    """The prompt that the gateway types at this moment; empty when it types none. A gateway that
+    was killed leaves its note behind.
+    """
+    try:
+        with open(os.path.join(folder, "expected"), encoding="utf-8") as file:
+            age_s = time.time() - os.fstat(file.fileno()).st_mtime
+            return comparable(file.read()) if age_s < _EXPECTED_S else ""
+    except OSError:
+        return ""
+
+
 def _report_prompt(folder: str, data: bytes) -> int:
     import json
 
-    try:
-        with open(os.path.join(folder, "expected"), encoding="utf-8") as file:
-            expected = file.read()
-    except OSError:
-        expected = ""
-    prompt, wanted = comparable(str(json.loads(data).get("prompt", ""))), comparable(expected)
-    mixed = wanted in prompt and wanted != prompt
-    if not expected or not mixed:
+    wanted = _expected(folder)
+    prompt = comparable(str(json.loads(data).get("prompt", "")))
+    if not wanted or prompt == wanted or not is_mixed(prompt, wanted):
         _write(folder, "prompt", data)
         return 0
     _write(folder, "mixed", data)

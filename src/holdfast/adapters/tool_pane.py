@@ -410,7 +410,7 @@ def _not_delivered(
 
 def _mixed() -> Altered:
     return Altered(
-        "it was mixed with what somebody typed at that moment, and was not sent: the text is in "
+        "somebody typed or removed something at that moment, so it was not sent: the text is in "
         "the agent's input box",
         outcome="none",
     )

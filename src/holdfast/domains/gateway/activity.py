@@ -216,7 +216,7 @@ def receipt_of(prompt: str, reports: Sequence[ToolReport]) -> tuple[Reception, T
     they can be compared.
     """
     for report in reports:
-        if report.kind is ReportKind.MIXED and prompt in report.text:
+        if report.kind is ReportKind.MIXED:
             return Reception.REFUSED, report
         if report.kind is ReportKind.PROMPT:
             if report.text == prompt:
