@@ -129,6 +129,9 @@ class ToolPane(TmuxAgent):
         try:
             try:
                 super().deliver(typed, instance_id)
+            except InvalidValue as error:
+                # A view that a person has just opened takes no pastes. It is closed again.
+                raise Fenced(error.message, outcome="none") from None
             except UpstreamUnavailable as error:
                 # Pasted, and perhaps sent: only the tool can tell.
                 if error.fields.get("outcome") != "unknown":
