@@ -640,8 +640,7 @@ def test_idle_agents_share_one_look_at_their_tmux_server(
 
     # tmux tells in whole seconds when a window was written to.
     until(lambda: len(looks()) == 1 and "list-panes -a" in asked[0])
-    before = agents[0].inspect()
-    assert before.state is AgentState.READY
+    until(lambda: agents[0].inspect().state is AgentState.READY)
     # What is written is seen at the next look all the same.
     tmux("send-keys", "-t", "=one:", "-l", "draft")
     until(lambda: agents[0].inspect().state is AgentState.WORKING)

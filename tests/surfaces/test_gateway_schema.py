@@ -44,6 +44,8 @@ def test_every_answer_matches_the_schema(tmp_path: Path) -> None:
             ("POST", "/v1/reconcile"),
             ("POST", "/v1/prune"),
             ("POST", "/v1/detach"),
+            ("GET", "/v1/questions"),
+            ("POST", "/v1/questions/{question_id}/answer"),
             ("GET", "/v1/events"),
         }
         for operation in operations:
@@ -75,6 +77,7 @@ def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -
             "/health",
             "/v1/status",
             "/v1/detach",
+            "/v1/questions",
         )
 
 
@@ -82,7 +85,9 @@ def _deliverable(case: schemathesis.Case[Any]) -> bool:
     try:
         headers: Mapping[str, str] = case.headers or {}
         check_label(str(headers.get("Idempotency-Key", "none")))
-        payload = case.body.get("payload") if isinstance(case.body, dict) else None
+        body = case.body if isinstance(case.body, dict) else {}
+        check_label(str(body.get("by") or "none"))
+        payload = body.get("payload")
         if isinstance(payload, dict):
             check_prompt(str(payload.get("prompt", "none")))
     except Misuse:
