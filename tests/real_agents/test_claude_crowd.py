@@ -179,7 +179,8 @@ def hand_in(rig: ToolRig, text: str, key: str) -> str:
 
 def check_keys(typed: bytes) -> None:
     """Behind each paste there is at most one Enter before the next one, and no Enter is anywhere
-    else: the person presses none.
+    else: the person presses none. tmux puts no marks around a paste while Claude Code has switched
+    them off, as for a moment behind its transcript; a prompt of one line may be pasted then too.
     """
     before, *pieces = typed.split(PASTE)
     assert b"\r" not in before, before
@@ -187,7 +188,8 @@ def check_keys(typed: bytes) -> None:
         text, end, behind = piece.partition(PASTED)
         assert end, piece
         assert re.search(rb"\bp-\d+", text), text
-        assert behind.count(b"\r") <= 1, behind
+        unmarked = len(re.findall(rb"\bp-\d+ say it", behind))
+        assert behind.count(b"\r") <= 1 + unmarked, behind
 
 
 @pytest.mark.parametrize("times", [3])
