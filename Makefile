@@ -49,7 +49,7 @@ prove: setup ## Run long and statistical tests: kills, power loss, crowds, brows
 test-agents: setup ## Drive the real tools (Claude Code, Codex, opencode, Gemini CLI), installed from npm
 	tools/test-needs $(BIN)
 	tools/agent-tools
-	$(PYTEST) -n $(JOBS) --dist worksteal -m tools tests/real_agents
+	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m tools tests/real_agents
 
 prove-all: setup ## Run the tests that take hours: exceptions raised at every line of every operation
 	tools/test-needs $(BIN)

