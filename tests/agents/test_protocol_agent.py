@@ -424,7 +424,8 @@ def test_every_change_is_told_at_once(desk: Desk) -> None:
     agent.reply(seen.questions[0].question_id, "allow", str(seen.instance_id))
     assert one.answer.code is None
     until(lambda: told[-1] is AgentState.READY)
-    wanted = iter([AgentState.READY, AgentState.ASKING, AgentState.WORKING, AgentState.READY])
+    # Behind the answer it works, and may be ready again before anybody has looked.
+    wanted = iter([AgentState.READY, AgentState.ASKING, AgentState.READY])
     want = next(wanted)
     for state in told:
         if state is want:
