@@ -16,7 +16,7 @@ import pytest
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import NotFound
-from holdfast.runtime.gateway_hosting import host_of
+from holdfast.runtime.host_process import host_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.command import ENTRY

@@ -15,7 +15,7 @@ import pytest
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import NotFound
 from holdfast.runtime.configuration import gateway_root
-from holdfast.runtime.gateway_hosting import host_of
+from holdfast.runtime.host_process import host_of
 from tests.harness.processes import state_of
 from tests.harness.timeouts import until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended

@@ -18,7 +18,7 @@ from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import STATUS, InvalidValue, NotFound, StoreCorrupt, Unavailable
 from holdfast.runtime.configuration import gateway_root, hosting_root
 from holdfast.runtime.connection import connect
-from holdfast.runtime.gateway_hosting import ensure_hosted, host_of
+from holdfast.runtime.host_process import ensure_hosted, host_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench, ended
 from tests.surfaces.locking import line

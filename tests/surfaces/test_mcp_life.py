@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import NotFound
-from holdfast.runtime.gateway_hosting import host_of
+from holdfast.runtime.host_process import host_of
 from holdfast.surfaces.mcp.tools import LIFE_TOOLS, TOOLS
 from tests.harness.timeouts import until
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended

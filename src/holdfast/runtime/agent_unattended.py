@@ -41,8 +41,8 @@ from holdfast.processes.trees import Trees
 from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import environment_of_agent
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.gateway_hosting import ensure_hosted
 from holdfast.runtime.gateway_identity import gateway_folder
+from holdfast.runtime.host_process import ensure_hosted
 from holdfast.system.access import PRIVATE
 
 _POLL_S = 0.05

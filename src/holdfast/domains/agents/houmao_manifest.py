@@ -76,7 +76,7 @@ def _adapter(backend: str, document: Mapping[str, Any]) -> Document:
 
 def of_current(manifest: Document, *, created_at: datetime) -> Document:
     """The document of version 4 around a manifest of ours, of an agent in tmux. The other system
-    can find and show the agent with it. It cannot relaunch it, and is told so.
+    can find and show the agent with it. It cannot start it again: the manifest says so.
     """
     tool, folder = manifest["tool"], manifest["working_directory"]
     session_name = manifest["tmux"]["session_name"]

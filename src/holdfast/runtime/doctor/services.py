@@ -20,7 +20,7 @@ from holdfast.kernel.text import counted
 from holdfast.runtime.configuration import gateway_root, server_root
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
-from holdfast.runtime.gateway_hosting import host_of
+from holdfast.runtime.host_process import host_of
 from holdfast.runtime.metrics.families import GatewayReading
 from holdfast.runtime.metrics.sources import asked_gateways
 

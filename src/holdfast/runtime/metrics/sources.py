@@ -29,7 +29,7 @@ from holdfast.kernel.text import installing
 from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import gateway_root
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.gateway_hosting import host_of
+from holdfast.runtime.host_process import host_of
 from holdfast.runtime.metrics import families
 from holdfast.stores.durations import measured
 

@@ -241,7 +241,7 @@ def _with_gateway(hf: Holdfast, agent: Agent) -> Agent:
     up; the agent runs all the same.
     """
     # Loaded here, as it brings the client of gateways.
-    from holdfast.runtime.gateway_hosting import ensure_hosted
+    from holdfast.runtime.host_process import ensure_hosted
 
     try:
         ensure_hosted(hf, agent.agent_id)

@@ -23,7 +23,6 @@ from holdfast.operations import gateways as operations
 from holdfast.operations import questions
 from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
-from holdfast.runtime.gateway_hosting import end_host
 from holdfast.runtime.gateway_identity import gateway_client
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
@@ -407,6 +406,8 @@ def detach(agent: str | None, every: bool, as_json: bool) -> None:
     if (agent is None) != every:
         raise click.UsageError("name one agent, or say --all")
     if agent is None:
+        from holdfast.runtime.host_process import end_host
+
         with connected(settings_here(), create=False) as hf:
             pid = end_host(hf)
         answer(to_json({"pid": pid}) if as_json else f"process {pid} has ended, with all gateways")

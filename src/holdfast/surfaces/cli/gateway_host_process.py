@@ -7,8 +7,8 @@ import threading
 from holdfast.domains.gateway import AdapterSpec
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_hosting import PROGRAM
 from holdfast.runtime.gateway_identity import Served
+from holdfast.runtime.host_process import PROGRAM
 from holdfast.runtime.hosted_gateways import HostedGateways
 from holdfast.surfaces.cli.gateway_process import GatewayRun
 from holdfast.surfaces.cli.output import answer
