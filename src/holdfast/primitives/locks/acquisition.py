@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import DeadlockDetected, LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import ThisProcess
-from holdfast.kernel.store import Listener
+from holdfast.kernel.store import Listener, Tx, Woken
 from holdfast.primitives.deadline import Deadline, earliest
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.grant import Grant
@@ -57,6 +57,10 @@ T = TypeVar("T")
 # store that did not answer.
 _REAP_AGAIN_S = 0.02
 _STORE_LOST_S = 1.0
+_UNWATCHED_S = 0.01
+"""How long a wait may last before the processes ahead are watched. A watch costs more than a short
+wait, and a death is noticed later by this much at most.
+"""
 
 
 class Acquisition:
@@ -64,6 +68,8 @@ class Acquisition:
 
     _steps: RequestSteps
     _next_refresh: Deadline
+    _report: Deadline
+    """When the wait is journalled, if it was not at its beginning."""
 
     def __init__(
         self,
@@ -233,15 +239,18 @@ class Acquisition:
         """Request the names in a transaction, and wait in the queue while time is left."""
         context = self._context
         draft = make_draft(context, self._request, self._id)
-        steps = self._steps = RequestSteps(draft, context.clock, explain=self._explain)
+        steps = self._steps = RequestSteps(
+            draft, context.settings, context.clock, explain=self._explain
+        )
         context.clock.compare()
         if self._deadline.passed():
             return self._answer_now()
         began_s = time.monotonic()
         self._next_refresh = Deadline(leases.renew_every_s(context.settings.lease_s))
+        self._report = Deadline(context.settings.report_waits_s)
         with context.store.listen() as listener:
             steps.draft = draft = replace(draft, address=listener.address)
-            answer = self._transact(steps.grant_or_queue)
+            answer = self._transact(steps.grant_or_queue, shortcut=steps.on_hot_path)
             while True:
                 if isinstance(answer, Waiting):
                     if answer.waiter.outcome is not None:
@@ -301,6 +310,10 @@ class Acquisition:
     def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
+        if self._wait(listener, earliest(deadline.left_s(), _UNWATCHED_S)).notified:
+            state = self._reap_and_read(waiting, listener)
+            if _differs(state, waiting):
+                return state
         with AheadWatch(waiting.ahead, context.processes, context.store) as watch:
             while True:
                 suspects = watch.suspects()
@@ -313,8 +326,10 @@ class Acquisition:
                     timed_out = deadline.timeout_s is not None
                     return self._transact(partial(self._steps.leave_queue, timed_out=timed_out))
                 pause_s = _REAP_AGAIN_S if suspects else watch.next_expiry_s()
-                limit_s = earliest(deadline.left_s(), pause_s, self._next_refresh.left_s())
-                ready = self._wait(listener, limit_s, watch.fds)
+                limit_s = earliest(
+                    deadline.left_s(), pause_s, self._next_refresh.left_s(), self._report.left_s()
+                )
+                ready = self._wait(listener, limit_s, watch.fds).ready
                 if ready:
                     watch.note_deaths(ready)
                     continue
@@ -335,6 +350,9 @@ class Acquisition:
                     self._next_refresh = Deadline(
                         leases.renew_every_s(self._context.settings.lease_s)
                     )
+                if self._report.passed():
+                    self._transact(self._steps.report_wait, once=True)
+                    self._report = Deadline(None)
                 if suspects:
                     return self._reap(suspects, once=True)[1]
                 # A grant, the usual reason to wake, is seen in one read.
@@ -352,16 +370,14 @@ class Acquisition:
                 warn("still waiting: %s", error.message)
                 self._wait(listener, earliest(self._deadline.left_s(), _STORE_LOST_S))
 
-    def _wait(
-        self, listener: Listener, limit_s: float | None, also: Sequence[int] = ()
-    ) -> frozenset[int]:
-        """Sleep; return the descriptors that ended it. `stop_fd` also ends the time limit."""
+    def _wait(self, listener: Listener, limit_s: float | None, also: Sequence[int] = ()) -> Woken:
+        """Sleep; return what ended it. `stop_fd` also ends the time limit."""
         if self._stop_fd is None:
-            return listener.wait(limit_s, also=also).ready
-        ready = listener.wait(limit_s, also=[*also, self._stop_fd]).ready
-        if self._stop_fd in ready:
+            return listener.wait(limit_s, also=also)
+        woken = listener.wait(limit_s, also=[*also, self._stop_fd])
+        if self._stop_fd in woken.ready:
             self._deadline.end()
-        return ready
+        return woken
 
     def _show_ahead(self, ahead: Sequence[Ahead]) -> None:
         if self._on_wait is not None:
@@ -403,10 +419,18 @@ class Acquisition:
 
     # --- the store
 
-    def _transact(self, body: Callable[[LockTransaction], T], *, once: bool = False) -> T:
+    def _transact(
+        self,
+        body: Callable[[LockTransaction], T],
+        *,
+        once: bool = False,
+        shortcut: Callable[[Tx], T | None] | None = None,
+    ) -> T:
         """Change the table as soon as the store lets it; `once`: the caller itself retries."""
         transact = self._context.transact
-        return self._retry(lambda limit_s: transact(body, timeout_s=limit_s), once=once)
+        return self._retry(
+            lambda limit_s: transact(body, timeout_s=limit_s, shortcut=shortcut), once=once
+        )
 
     def _retry(self, act: Callable[[float], T], *, once: bool = False) -> T:
         """Call `act` until the store lets it, and note whether it may have written."""

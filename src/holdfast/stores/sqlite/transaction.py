@@ -56,7 +56,8 @@ class SqliteTx(SqliteReadTx, SqlTx):
     """A write transaction. A file without a `counter` keeps each revision itself."""
 
     _revision = 0
-    _appended = 0
+    _given = 0
+    _entry = 0
     _bound = 0
     _new_bound: tuple[int, int] | None = None
 
@@ -111,11 +112,15 @@ class SqliteTx(SqliteReadTx, SqlTx):
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         encoded = bytearray(check_entry(data))
-        revision = (self._revision or self.revision) + self._appended
-        self._appended += 1
+        revision = self._entry = self.token()
         at = microseconds(self.now)
         self.change(schema.APPEND, (revision, self._ns, at, actor, kind, subject, encoded))
         self.topics[JOURNAL_TOPIC] = None
+        return revision
+
+    def token(self) -> int:
+        revision = (self._revision or self.revision) + self._given
+        self._given += 1
         return revision
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
@@ -137,12 +142,12 @@ class SqliteTx(SqliteReadTx, SqlTx):
         """Before the commit: make sure that no revision given here is ever given again."""
         if not self._revision:
             return
+        last = self._revision + max(self._given, 1) - 1
         if self._counter is None:
             # A journal entry keeps its revision.
-            if not self._appended:
-                self.change(schema.KEEP_REVISION, (self._revision,))
+            if self._entry != last:
+                self.change(schema.KEEP_REVISION, (last,))
             return
-        last = self._revision + max(self._appended, 1) - 1
         if last <= self._bound:
             self._counter.give(last)
         else:
