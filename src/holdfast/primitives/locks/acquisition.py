@@ -67,9 +67,10 @@ class Acquisition:
     """One call that requests locks. `owner` is the lock manager that releases its grant."""
 
     _steps: RequestSteps
-    _next_refresh: Deadline
-    _report: Deadline
-    """When the wait is journalled, if it was not at its beginning."""
+    _refresh_at_s: float
+    """When the waiter renews its lease, on the monotonic clock."""
+    _report_at_s: float
+    """When the waiter journals that it waits."""
 
     def __init__(
         self,
@@ -204,6 +205,10 @@ class Acquisition:
 
     def _make_grant(self, granted: Granted) -> Grant:
         hold, names = granted.hold, self._request.names
+        if hold is not None and not granted.own:
+            self._context.lasting.put(hold, self._deadline)
+            ttl_s, ends_s = self._request.ttl_s, self._context.ends_s(hold)
+            return self._new_grant(hold.names, hold.token, ttl_s=ttl_s, ends_s=ends_s)
         tokens = {name: own.token for own in granted.own for name in own.names if name in names}
         if hold is None:
             # A re-entered grant keeps the time to live of the grant that it re-enters.
@@ -238,18 +243,19 @@ class Acquisition:
     def _answer(self) -> Granted | Deadlocked | NotGranted:
         """Request the names in a transaction, and wait in the queue while time is left."""
         context = self._context
-        draft = make_draft(context, self._request, self._id)
-        steps = self._steps = RequestSteps(
-            draft, context.settings, context.clock, explain=self._explain
-        )
         context.clock.compare()
         if self._deadline.passed():
             return self._answer_now()
         began_s = time.monotonic()
-        self._next_refresh = Deadline(leases.renew_every_s(context.settings.lease_s))
-        self._report = Deadline(context.settings.report_waits_s)
+        settings = context.settings
+        self._refresh_at_s = began_s + leases.renew_every_s(settings.lease_s)
+        report_s = settings.report_waits_s
+        self._report_at_s = math.inf if report_s is None else began_s + report_s
         with context.store.listen() as listener:
-            steps.draft = draft = replace(draft, address=listener.address)
+            draft = make_draft(context, self._request, self._id, listener.address)
+            steps = self._steps = RequestSteps(
+                draft, settings, context.clock, explain=self._explain
+            )
             answer = self._transact(steps.grant_or_queue, shortcut=steps.on_hot_path)
             while True:
                 if isinstance(answer, Waiting):
@@ -289,6 +295,9 @@ class Acquisition:
 
     def _answer_now(self) -> Granted | NotGranted:
         """The answer for a request that does not wait. Dead holders are reaped first."""
+        context = self._context
+        draft = make_draft(context, self._request, self._id, address="")
+        self._steps = RequestSteps(draft, context.settings, context.clock, explain=self._explain)
         before: Sequence[Ahead] = ()
         while True:
             answer = self._transact(self._steps.grant_or_refuse)
@@ -326,9 +335,8 @@ class Acquisition:
                     timed_out = deadline.timeout_s is not None
                     return self._transact(partial(self._steps.leave_queue, timed_out=timed_out))
                 pause_s = _REAP_AGAIN_S if suspects else watch.next_expiry_s()
-                limit_s = earliest(
-                    deadline.left_s(), pause_s, self._next_refresh.left_s(), self._report.left_s()
-                )
+                next_s = min(self._refresh_at_s, self._report_at_s) - time.monotonic()
+                limit_s = earliest(deadline.left_s(), pause_s, max(next_s, 0.0))
                 ready = self._wait(listener, limit_s, watch.fds).ready
                 if ready:
                     watch.note_deaths(ready)
@@ -345,14 +353,14 @@ class Acquisition:
         """
         while True:
             try:
-                if self._next_refresh.passed():
+                now_s = time.monotonic()
+                if now_s >= self._refresh_at_s:
                     self._transact(self._steps.refresh, once=True)
-                    self._next_refresh = Deadline(
-                        leases.renew_every_s(self._context.settings.lease_s)
-                    )
-                if self._report.passed():
+                    every_s = leases.renew_every_s(self._context.settings.lease_s)
+                    self._refresh_at_s = now_s + every_s
+                if now_s >= self._report_at_s:
                     self._transact(self._steps.report_wait, once=True)
-                    self._report = Deadline(None)
+                    self._report_at_s = math.inf
                 if suspects:
                     return self._reap(suspects, once=True)[1]
                 # A grant, the usual reason to wake, is seen in one read.
@@ -427,10 +435,7 @@ class Acquisition:
         shortcut: Callable[[Tx], T | None] | None = None,
     ) -> T:
         """Change the table as soon as the store lets it; `once`: the caller itself retries."""
-        transact = self._context.transact
-        return self._retry(
-            lambda limit_s: transact(body, timeout_s=limit_s, shortcut=shortcut), once=once
-        )
+        return self._retry(partial(self._context.transact, body, shortcut), once=once)
 
     def _retry(self, act: Callable[[float], T], *, once: bool = False) -> T:
         """Call `act` until the store lets it, and note whether it may have written."""

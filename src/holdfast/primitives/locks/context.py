@@ -122,9 +122,8 @@ class LockContext:
     def transact(
         self,
         body: Callable[[LockTransaction], T],
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
         shortcut: Callable[[Tx], T | None] | None = None,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         """Run `body` in a transaction on the lock table, and write what it changed. Where
         `shortcut` has an answer, it has done what `body` would do.
@@ -167,14 +166,9 @@ class LockContext:
 
     def release(self, hold_id: str, names: tuple[str, ...]) -> bool:
         """Release a grant that may be gone; False when it is, or its time to live was over."""
-
-        def on_hot_path(tx: Tx) -> bool | None:
-            if len(names) > 1:
-                return None
-            return hot_path.release(tx, self.journal, self.settings, self.clock, hold_id, names[0])
-
         return self.transact(
-            lambda transaction: transaction.release_if_held(hold_id, names), shortcut=on_hot_path
+            lambda transaction: transaction.release_if_held(hold_id, names),
+            partial(hot_path.release, self.journal, self.settings, self.clock, hold_id, names),
         )
 
     def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:

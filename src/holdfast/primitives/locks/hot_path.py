@@ -96,13 +96,19 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
 
 
 def release(
-    tx: Tx, journal: Journal, settings: LockSettings, clock: SteadyClock, hold_id: str, name: str
+    journal: Journal,
+    settings: LockSettings,
+    clock: SteadyClock,
+    hold_id: str,
+    names: tuple[str, ...],
+    tx: Tx,
 ) -> bool | None:
     """End the only grant of a name, and grant it to the first in the queue. True unless its time to
     live was over.
     """
-    if settings.journal == "all":
+    if len(names) > 1 or settings.journal == "all":
         return None
+    name = names[0]
     row = tx.get(LOCKS, name)
     if row is None:
         return False

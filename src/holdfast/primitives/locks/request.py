@@ -10,9 +10,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.kernel import lease as leases
+from holdfast.kernel.clock import BEGINNING
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LeaseLost, LockTimeout
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, ThisProcess, check_holder
+from holdfast.kernel.lease import Lease
 from holdfast.kernel.limits import (
     LOCK_NAMES_MAX,
     LOCK_PRIORITY_MAX,
@@ -120,7 +122,9 @@ def check_ttl(ttl_s: float | None) -> None:
         )
 
 
-def make_draft(context: LockContext, request: LockRequest, request_id: str) -> Waiter:
+def make_draft(
+    context: LockContext, request: LockRequest, request_id: str, address: str = ""
+) -> Waiter:
     """The request as a waiter that has no place in the queue yet."""
     now, this = context.store.now(), context.this_process()
     process = this if isinstance(request.process, ThisProcess) else request.process
@@ -139,9 +143,13 @@ def make_draft(context: LockContext, request: LockRequest, request_id: str) -> W
         grantee=None if process == this else process,
         unattended=process is None,
         ttl_s=request.ttl_s,
-        lease=leases.grant(now, context.settings.lease_s),
-        address="",
+        lease=_NO_LEASE,
+        address=address,
     )
+
+
+_NO_LEASE = Lease(granted_at=BEGINNING, expires_at=BEGINNING)
+"""A waiter gets its lease with its place in the queue."""
 
 
 class Granted(NamedTuple):
