@@ -4,6 +4,7 @@ Parts are strings, 64-bit integers and booleans. A string is escaped and ended b
 shorter one sorts before a longer one that starts with it, and no part runs into the next.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.kernel.errors import InvalidValue
@@ -36,6 +37,14 @@ class Span(NamedTuple):
 
     start: bytes
     stop: bytes | None
+
+
+@lru_cache(maxsize=1024)
+def span_of(match: Parts) -> Span:
+    """The span of all tuples that begin with `match`. The same few are looked for again and
+    again.
+    """
+    return span(match)
 
 
 def span(match: Parts = (), start: Parts | None = None, stop: Parts | None = None) -> Span:

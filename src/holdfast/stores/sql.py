@@ -60,6 +60,8 @@ class Table:
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
+        self.finds: dict[tuple[str, bool], str] = {}
+        """The statements between two bounds of an index, forwards or backwards, with a limit."""
 
     def putting(self, placed: tuple[bool, ...]) -> str:
         """`put` without parameters for the indexes that a record is not in. Built once."""
@@ -82,6 +84,8 @@ class Table:
             + suffix
         )
         self.selects[column, shape, suffix] = sql
+        if bounded and limited and not offset and not suffix and column != "key":
+            self.finds[column.removeprefix("by_"), reverse] = sql
         return sql
 
     def delete_if(self, keys: int) -> str:
