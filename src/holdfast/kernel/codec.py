@@ -21,26 +21,13 @@ class Value(Plain, frozen=True, kw_only=True):
     """A `Plain` value that also refuses naive timestamps when it is made, by InvalidValue."""
 
     def __post_init__(self) -> None:
-        try:
-            # By class: a subclass has more fields than its base.
-            instants = _INSTANTS[type(self)]
-        except KeyError:
-            instants = _find_instants(type(self))
-        if instants is None:
-            return
-        for at in instants.of(self):
-            # Anything else is None, or a wrong type that the encoder or the type checker reports.
-            if type(at) is datetime and at.tzinfo is None:
-                name = instants.names[instants.of(self).index(at)]
-                raise InvalidValue(
-                    f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps "
-                    "only",
-                    field=name,
-                )
+        check_instants(self)
 
 
-class Record(Value, frozen=True, kw_only=True):
-    """What a space keeps, with the version of its model."""
+class Record(Plain, frozen=True, kw_only=True):
+    """What a space keeps, with the version of its model. A naive timestamp is refused when the
+    record is stored: a check of each record that is made would cost a call in every transaction.
+    """
 
     schema_version: int = 1
 
@@ -61,6 +48,25 @@ class Redacted:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__name__}({fields})"
+
+
+def check_instants(value: Plain) -> None:
+    """Raise InvalidValue for a timestamp without a time zone in a field of a value."""
+    try:
+        # By class: a subclass has more fields than its base.
+        instants = _INSTANTS[type(value)]
+    except KeyError:
+        instants = _find_instants(type(value))
+    if instants is None:
+        return
+    for at in instants.of(value):
+        # Anything else is None, or a wrong type that the encoder or the type checker reports.
+        if type(at) is datetime and at.tzinfo is None:
+            name = instants.names[instants.of(value).index(at)]
+            raise InvalidValue(
+                f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only",
+                field=name,
+            )
 
 
 def to_json(value: Any) -> bytes:
@@ -117,7 +123,7 @@ class _Instants(NamedTuple):
     of: Callable[[Any], tuple[Any, ...]]
 
 
-def _find_instants(kind: type[Value]) -> _Instants | None:
+def _find_instants(kind: type[Plain]) -> _Instants | None:
     """The fields of such a value that may hold an instant; None when it has none."""
     found = []
     for field in msgspec.structs.fields(kind):
@@ -133,7 +139,7 @@ def _find_instants(kind: type[Value]) -> _Instants | None:
     return _INSTANTS[kind]
 
 
-_INSTANTS: dict[type[Value], _Instants | None] = {}
+_INSTANTS: dict[type[Plain], _Instants | None] = {}
 _encoder = msgspec.json.Encoder()
 _FRAMES_MIN = 100
 

@@ -62,6 +62,10 @@ class Table:
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
+        self.counts = {
+            index: f"{self.count} AND by_{index} >= {m} AND by_{index} < {m}"
+            for index in space.indexes
+        }
         self.finds: dict[tuple[str, bool], str] = {}
         """The statements between two bounds of an index, forwards or backwards, with a limit."""
 
@@ -142,12 +146,11 @@ class SqlReadTx(QueryTx):
             return int(self.rows(table.count, (self._ns,))[0][0])
         if index not in space.indexes:
             raise no_index(space, index)
-        column, (low, high) = f"by_{index}", span(match)
-        sql = f"{table.count} AND {column} >= {self.dialect.mark}"
+        low, high = span(match)
         if high is None:
+            sql = f"{table.count} AND by_{index} >= {self.dialect.mark}"
             return int(self.rows(sql, (self._ns, low))[0][0])
-        sql += f" AND {column} < {self.dialect.mark}"
-        return int(self.rows(sql, (self._ns, low, high))[0][0])
+        return int(self.rows(table.counts[index], (self._ns, low, high))[0][0])
 
     def select(
         self,

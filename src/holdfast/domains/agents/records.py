@@ -19,7 +19,7 @@ from holdfast.domains.agents import houmao_record
 from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
-from holdfast.kernel.codec import Instant, Plain, Record, to_plain
+from holdfast.kernel.codec import Instant, Plain, Record, check_instants, to_plain
 from holdfast.kernel.errors import Corrupt, InvalidName, InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
@@ -144,7 +144,7 @@ class Agent(Record, frozen=True, kw_only=True):
     lifecycle: HoumaoLifecycle | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_instants(self)
         if self.lease_expires_at <= self.published_at:
             raise InvalidValue(
                 f"lease_expires_at {render(self.lease_expires_at)} is not later than published_at "

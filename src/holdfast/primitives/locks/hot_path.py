@@ -53,7 +53,7 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
         return None
     row = tx.get(LOCKS, name)
     if row is None:
-        if tx.find(LOCK_WAITS, "job", (root_of(by),), limit=1):
+        if tx.count(LOCK_WAITS, "job", (root_of(by),)):
             return None
         hold = _hold_of(draft, draft.holder, tx.now, settings.lease_s, tx.token())
         tx.put(LOCKS, name, Lock(holds=(hold,)))
@@ -64,7 +64,7 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
     held = lock.holds[0]
     if held.mode is not Mode.EXCLUSIVE or within(by, held.by):
         return None
-    if tx.find(LOCK_WAITS, "job", (root_of(held.by),), limit=1):
+    if tx.count(LOCK_WAITS, "job", (root_of(held.by),)):
         # A holder that waits itself: queueing may close a cycle.
         return None
     now = arrived_at = tx.now
@@ -131,7 +131,7 @@ def _hand_over(tx: Tx, journal: Journal, settings: LockSettings, lock: Lock, nam
     waiter, others = found[0].record, len(found) > 1
     if len(waiter.names) > 1 or waiter.mode is not Mode.EXCLUSIVE or waiter.wait_only:
         return False
-    if len(tx.find(LOCK_WAITS, "job", (root_of(waiter.by),), limit=2)) > 1:
+    if tx.count(LOCK_WAITS, "job", (root_of(waiter.by),)) > 1:
         # A job that waits in two places: its grant may let others overtake, or close a cycle.
         return False
     tx.delete(LOCK_WAITS, found[0].key)

@@ -45,7 +45,7 @@ class SqliteReadTx(SqlReadTx):
         except UNFIT as error:
             raise unfit(error) from None
 
-    # The two reads below are the usual ones, each in one step: they make up most of a transaction.
+    # The usual reads, each in one step: they make up most of a transaction.
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
         if space.name not in self._names:
@@ -97,6 +97,13 @@ class SqliteReadTx(SqlReadTx):
             )
         found = self._execute(sql, (self._ns, low, high, limit)).fetchall()
         return [Row(key, space.decode(key, value), revision) for key, value, revision in found]
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        low, high = span_of(match)
+        sql = table_of(space, schema.DIALECT).counts.get(index or "")
+        if sql is None or high is None or space.name not in self._names:
+            return super().count(space, index, match)
+        return int(self._execute(sql, (self._ns, low, high)).fetchall()[0][0])
 
     def end(self) -> None:
         """Refuse every further call: the connection may belong to another transaction by then."""
