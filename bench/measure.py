@@ -62,6 +62,8 @@ class Sample:
     worker's.
     """
     handed_worst_s: float = math.nan
+    value: float = math.nan
+    """Where neither a rate nor a time is measured: the figure itself, such as memory in MB."""
 
 
 class Spread(NamedTuple):
@@ -83,6 +85,10 @@ class Contender:
     run: Callable[[Path], Sample]
     limit: bool = False
     """A limit of the machine, not a peer."""
+    size: int | None = None
+    """In a row of kind `scale`: the size that this one measures. Contenders of the same name and
+    different sizes are one line of its picture.
+    """
 
 
 @dataclass(frozen=True)
@@ -207,9 +213,40 @@ def took_s(sample: Sample) -> float:
     return 1 / sample.rate if sample.rate else math.inf
 
 
-def find(series: Sequence[Series], name: str) -> Series | None:
-    """The contender with that name, unless it could not take part."""
-    return next((one for one in series if one.contender.name == name), None)
+def find(series: Sequence[Series], name: str, size: int | None = None) -> Series | None:
+    """The contender with that name (and size), unless it could not take part."""
+    return next(
+        (
+            one
+            for one in series
+            if one.contender.name == name and size in (None, one.contender.size)
+        ),
+        None,
+    )
+
+
+def sizes(series: Sequence[Series], name: str | None = None) -> list[int]:
+    """The sizes that were measured, ascending: all of them, or those of one contender."""
+    return sorted(
+        {
+            one.contender.size
+            for one in series
+            if one.contender.size is not None and name in (None, one.contender.name)
+        }
+    )
+
+
+def growth(
+    series: Sequence[Series], name: str, since: int, of: Callable[[Sample], float] = took_s
+) -> Spread:
+    """What one contender costs at its largest size, divided by what it costs at the size `since`:
+    1 is flat. `of` is the cost of a sample: a time or a value that should stay low, not a rate.
+    """
+    largest = find(series, name, sizes(series, name)[-1])
+    base = find(series, name, since)
+    if largest is None or base is None:
+        raise ValueError(f"{name} was not measured at {since:,}")
+    return ratio(largest, base, of)
 
 
 def alone(body: Callable[..., T], *args: object) -> T:

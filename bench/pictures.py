@@ -1,4 +1,4 @@
-"""Bars as SVG, from plain strings."""
+"""Bars, and lines over a size, as SVG from plain strings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,11 @@ _LABEL_WIDTH = 250
 _VALUE_WIDTH = 90
 _BAR_HEIGHT = 18
 _STEP = 28
-_OURS, _THEIRS, _INK = "#2a6f97", "#a9b4bd", "#24292f"
+_OURS, _THEIRS, _INK, _GRID = "#2a6f97", "#a9b4bd", "#24292f", "#d8dee4"
+_OUR_LINES = ("#2a6f97", "#c1666b", "#48a9a6", "#8a5a9e")
+_THEIR_LINES = ("#8a949c", "#b08968", "#5c677d", "#bdbdbd")
+_PLOT = (64, 232, 56, 300)
+"""The left, right and upper margin of a plot, and the height of its field."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,26 @@ class Chart:
     unit: str
     names: Sequence[str]
     figures: Sequence[Spread]
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One contender of a plot: a figure for each size."""
+
+    name: str
+    points: Sequence[tuple[int, Spread]]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Lines over a size. The axis of sizes is logarithmic; that of the figures if told so, else it
+    begins at zero.
+    """
+
+    axis: str
+    unit: str
+    lines: Sequence[Line]
     logarithmic: bool = False
 
 
@@ -39,12 +63,120 @@ def draw(title: str, charts: Sequence[Chart]) -> str:
         for number, (name, figure) in enumerate(zip(chart.names, chart.figures, strict=True)):
             body += _bar(chart, name, figure, top + number * _STEP)
         top += len(chart.names) * _STEP + 10
+    return _framed(title, top, body)
+
+
+def draw_plot(title: str, plot: Plot) -> str:
+    """A picture with one plot: a line for each contender, with its name at the end."""
+    left, right, upper, height = _PLOT
+    found = sorted({size for line in plot.lines for size, _ in line.points})
+    across = _axis(found[0], found[-1], left, _WIDTH - right, logarithmic=True)
+    figures = [figure for line in plot.lines for _, figure in line.points]
+    ticks = _ticks([value for figure in figures for value in figure], plot.logarithmic)
+    up = _axis(ticks[0], ticks[-1], upper + height, upper, logarithmic=plot.logarithmic)
+    unit = plot.unit + (" (logarithmic)" if plot.logarithmic else "")
+    body = [_text(12, upper - 12, unit, size=12)]
+    for tick in ticks:
+        body.append(
+            f'<path d="M{left} {up(tick):.1f}H{_WIDTH - right}" stroke="{_GRID}" stroke-width="1"/>'
+        )
+        body.append(_text(left - 8, up(tick) + 4, number(tick), size=11, anchor="end"))
+    for size in found:
+        x, y = across(size), upper + height
+        body.append(f'<path d="M{x:.1f} {y}v5" stroke="{_INK}" stroke-width="1"/>')
+        body.append(_text(x, y + 18, f"{size:,}", size=11, anchor="middle"))
+    middle = (left + _WIDTH - right) / 2
+    body.append(
+        _text(middle, upper + height + 36, f"{plot.axis} (logarithmic)", size=12, anchor="middle")
+    )
+    colours = _colours([line.name for line in plot.lines])
+    ends = _apart([up(line.points[-1][1].median) for line in plot.lines])
+    for line, end in zip(plot.lines, ends, strict=True):
+        body += _drawn(line, colours[line.name], across, up)
+        size, figure = line.points[-1]
+        words = f"{line.name}: {number(figure.median)}"
+        body.append(_text(across(size) + 10, end + 4, words, size=12, fill=colours[line.name]))
+    return _framed(title, upper + height + 48, body)
+
+
+def _drawn(
+    line: Line, colour: str, across: Callable[[float], float], up: Callable[[float], float]
+) -> list[str]:
+    """A line through its medians, with a dot and a whisker from the least to the most at each."""
+    places = [(across(size), up(figure.median)) for size, figure in line.points]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    out = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    for (x, y), (_, figure) in zip(places, line.points, strict=True):
+        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+        ends = f"M{x:.1f} {up(figure.low):.1f}V{up(figure.high):.1f}"
+        out.append(f'<path d="{ends}" stroke="{colour}" stroke-width="1"/>')
+    return out
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name: strong ones for Holdfast, quiet ones for its peers."""
+    counts = {True: 0, False: 0}
+    out = {}
+    for name in names:
+        ours = name.lower().startswith("holdfast")
+        palette = _OUR_LINES if ours else _THEIR_LINES
+        out[name] = palette[counts[ours] % len(palette)]
+        counts[ours] += 1
+    return out
+
+
+def _apart(places: Sequence[float], gap: float = 15.0) -> list[float]:
+    """The places of some labels, moved down where two would overlap."""
+    out = list(places)
+    last = -math.inf
+    for at in sorted(range(len(out)), key=out.__getitem__):
+        out[at] = last = max(out[at], last + gap)
+    return out
+
+
+def _axis(
+    least: float, most: float, begin: float, end: float, *, logarithmic: bool
+) -> Callable[[float], float]:
+    """The place of a figure on an axis. A figure below the least is drawn at the least."""
+
+    def place(value: float) -> float:
+        if most <= least:
+            return (begin + end) / 2
+        part = (
+            math.log(max(value, least) / least) / math.log(most / least)
+            if logarithmic
+            else (max(value, least) - least) / (most - least)
+        )
+        return begin + (end - begin) * part
+
+    return place
+
+
+def _ticks(values: Sequence[float], logarithmic: bool) -> list[float]:
+    """Round figures from just below the least value (or zero) to just above the most."""
+    finite = [value for value in values if math.isfinite(value)]
+    most = max(finite, default=1.0) or 1.0
+    if not logarithmic:
+        step = 10 ** math.floor(math.log10(most))
+        step *= next(part for part in (0.2, 0.5, 1, 2) if most / (step * part) <= 5)
+        return [step * at for at in range(math.ceil(most / step) + 1)]
+    least = min((value for value in finite if value > 0), default=most / 10)
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    ticks = [part * 10.0**at for at in range(low, high + 1) for part in (1, 2, 5)]
+    if high - low > 2:
+        ticks = [tick for tick in ticks if math.isclose(math.log10(tick) % 1, 0, abs_tol=1e-9)]
+    first = max((tick for tick in ticks if tick <= least), default=ticks[0])
+    last = min((tick for tick in ticks if tick >= most and tick > first), default=ticks[-1])
+    return [tick for tick in ticks if first <= tick <= last]
+
+
+def _framed(title: str, height: float, body: Sequence[str]) -> str:
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{top:.0f}" '
-            f'viewBox="0 0 {_WIDTH} {top:.0f}" font-family="sans-serif" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" '
+            f'viewBox="0 0 {_WIDTH} {height:.0f}" font-family="sans-serif" role="img">',
             f"<title>{escape(title)}</title>",
-            f'<rect width="{_WIDTH}" height="{top:.0f}" fill="#ffffff"/>',
+            f'<rect width="{_WIDTH}" height="{height:.0f}" fill="#ffffff"/>',
             _text(12, 22, title, size=15, weight="bold"),
             *body,
             "</svg>",
@@ -85,12 +217,19 @@ def _scale(chart: Chart) -> Callable[[float], float]:
 
 
 def _text(
-    x: float, y: float, words: str, *, size: int, anchor: str = "start", weight: str = "normal"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int,
+    anchor: str = "start",
+    weight: str = "normal",
+    fill: str = _INK,
 ) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
         f'font-weight="{weight}" '
-        f'fill="{_INK}">{escape(words)}</text>'
+        f'fill="{fill}">{escape(words)}</text>'
     )
 
 

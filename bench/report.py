@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import pictures
-from bench.measure import Sample, Series, Spread, spread
+from bench.measure import Sample, Series, Spread, find, growth, sizes, spread, took_s
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,18 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The axes of a row of kind `scale`."""
+
+    axis: str
+    """What grows, as a plural: "hosts", "pending jobs". The axis of sizes is logarithmic."""
+    unit: str
+    """The unit of the figures, with what is better: "ms, less is better"."""
+    of: Callable[[Sample], float]
+    """The figure of a sample in that unit, such as `lambda sample: sample.p50_s * 1000`."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One piece of work and all who did it."""
 
@@ -36,7 +48,11 @@ class Row:
     series: Sequence[Series]
     verdicts: Sequence[Verdict]
     kind: str = "rate"
-    """`rate`: how much was done in a second. `time`: how long one piece of work took."""
+    """`rate`: how much was done in a second. `time`: how long one piece of work took. `scale`: how a
+    figure grows with a size; the picture has lines, one for each name among the contenders.
+    """
+    scale: Scale | None = None
+    """Its axes, if it is of kind `scale`. Each contender then has a `size`."""
     column: str = "survives"
     """The heading of the contenders' `durability`."""
     logarithmic: bool = False
@@ -47,6 +63,31 @@ class Row:
     """More text for the appendix, below the verdicts."""
 
 
+def growth_verdict(
+    row_scale: Scale,
+    series: Sequence[Series],
+    name: str,
+    *,
+    since: int,
+    at_most: float | None,
+    of: Callable[[Sample], float] = took_s,
+    missed: str = "",
+) -> Verdict:
+    """The verdict on the growth of one contender: its cost at the largest size divided by its cost
+    at the size `since`. `at_most` None shows the figure without a target. `of` is the cost of a
+    sample, and less must be better.
+    """
+    figure = growth(series, name, since, of)
+    largest = sizes(series, name)[-1]
+    return Verdict(
+        f"growth from {since:,} to {largest:,} {row_scale.axis}, {name}",
+        "" if at_most is None else f"at most {at_most:g}",
+        figure,
+        None if at_most is None else figure.median <= at_most,
+        missed,
+    )
+
+
 def write(
     rows: Sequence[Row], facts: dict[str, str], *, rounds: int, page: Path, folder: Path
 ) -> None:
@@ -55,7 +96,7 @@ def write(
     for old in folder.glob("bench-*.svg"):
         old.unlink()
     for row in rows:
-        (folder / f"bench-{row.name}.svg").write_text(pictures.draw(row.title, _charts(row)))
+        (folder / f"bench-{row.name}.svg").write_text(_picture(row))
     parts = [
         _summary(rows, facts),
         _missed(rows),
@@ -197,7 +238,33 @@ def _section(row: Row, folder: str) -> str:
 
 
 def _table(row: Row) -> list[str]:
+    if row.scale is not None:
+        return _sizes(row, row.scale)
     return _times(row) if row.kind == "time" else _rates(row)
+
+
+def _sizes(row: Row, scale: Scale) -> list[str]:
+    """A line for each size, a column for each name."""
+    names = _names(row)
+    heads = [f"{scale.axis} ({scale.unit})", *names.values()]
+    out = [_line(heads) + "\n" + _line(["---"] * len(heads))]
+    for size in sizes(row.series):
+        cells = [f"{size:,}"]
+        for name in names:
+            one = find(row.series, name, size)
+            cells.append(_spread(one.spread(scale.of)) if one else "")
+        out.append(_line(cells))
+    return out
+
+
+def _names(row: Row) -> dict[str, str]:
+    """The names of the contenders, once each, with the heading of each one's column."""
+    return {
+        one.contender.name: ", ".join(
+            part for part in (_name(one), one.contender.durability) if part
+        )
+        for one in row.series
+    }
 
 
 def _times(row: Row) -> list[str]:
@@ -259,6 +326,24 @@ def _handed(series: Series, of: Callable[[Sample], float]) -> str:
     """The median of the rounds in which one process took over from another."""
     found = [of(sample) for sample in series.samples if not math.isnan(of(sample))]
     return _time(spread(iter(found)).median) if found else "no hand-over"
+
+
+def _picture(row: Row) -> str:
+    if row.scale is None:
+        return pictures.draw(row.title, _charts(row))
+    lines = [
+        pictures.Line(
+            name,
+            tuple(
+                (size, one.spread(row.scale.of))
+                for size in sizes(row.series, name)
+                if (one := find(row.series, name, size)) is not None
+            ),
+        )
+        for name in _names(row)
+    ]
+    plot = pictures.Plot(row.scale.axis, row.scale.unit, lines, row.logarithmic)
+    return pictures.draw_plot(row.title, plot)
 
 
 def _charts(row: Row) -> list[pictures.Chart]:
