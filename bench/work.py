@@ -109,7 +109,7 @@ def prepare_raw_volatile(folder: Path) -> None:
     """
     prepare_store(folder)
     [volatile] = (
-        path for path in folder.iterdir() if "-locks-" in path.name and path.suffix == ".sqlite"
+        path for path in folder.iterdir() if ".locks-" in path.name and path.suffix == ".sqlite"
     )
     _copy(volatile, folder / RAW)
 
