@@ -1,5 +1,5 @@
 """`python -m bench [--only NAME] [--quick] [--rounds N] [--table FILE]`: measure, print the verdicts,
-write docs/benchmarks.md.
+write docs/benchmarks.md. `--again TABLE` writes the page of an earlier run from its table.
 
 Ends with 0 whether or not a target is reached: a figure of one machine is never a test. Ends with 1
 if a row could not be measured.
@@ -66,6 +66,11 @@ Each run has a folder of its own, as another run may just be ending.
 def main() -> None:
     """Run the benchmark."""
     options = _parse()
+    if options.again:
+        report.write(
+            results.read(options.again), page=options.page, folder=options.page.parent / "pictures"
+        )
+        return
     environment.restart_clean(sys.argv[1:])
     environment.compile_bytecode()
     root = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_CHECKOUT))
@@ -109,6 +114,12 @@ def _parse() -> argparse.Namespace:
         default=None,
         help="write this page, and its pictures beside it (default: docs/benchmarks.md, if the run "
         "is whole)",
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="TABLE",
+        help="write the page from this table; measure nothing",
     )
     parser.add_argument("--cleared", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()

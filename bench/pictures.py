@@ -14,8 +14,17 @@ _BAR_HEIGHT = 14
 _STEP = 22
 _OURS, _THEIRS, _INK, _GRID = "#2a6f97", "#a9b4bd", "#24292f", "#d8dee4"
 _OUR_LINES = ("#2a6f97", "#c1666b", "#48a9a6", "#8a5a9e")
-_THEIR_LINES = ("#8a949c", "#b08968", "#5c677d", "#bdbdbd")
-_PLOT = (64, 232, 260)
+_THEIR_LINES = (
+    "#5c677d",
+    "#b08968",
+    "#8f9a2f",
+    "#a9b4bd",
+    "#d08c60",
+    "#6b705c",
+    "#b5838d",
+    "#9a8fb5",
+)
+_PLOT = (64, 256, 260)
 """The left and right margin of a plot, and the height of its field."""
 
 
@@ -109,7 +118,8 @@ def _plotted(plot: Plot, top: float) -> tuple[list[str], float]:
         body += _drawn(line, colours[line.name], across, up)
         size, figure = line.points[-1]
         words = f"{line.name}: {number(figure.median)}"
-        body.append(_text(across(size) + 10, end + 4, words, size=12, fill=colours[line.name]))
+        words += f" at {size:,}" if size != found[-1] else ""
+        body.append(_text(_WIDTH - right + 10, end + 4, words, size=11, fill=colours[line.name]))
     return body, 22 + height + 52
 
 

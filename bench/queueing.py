@@ -17,7 +17,7 @@ import holdfast
 from bench.work import PROMPT, SESSION
 
 HOLDFAST = "Holdfast, sqlite"
-HOLDFAST_APART = "Holdfast, sqlite, complete and claim apart"
+HOLDFAST_APART = "Holdfast, sqlite, claimed apart"
 HOLDFAST_POSTGRES = "Holdfast, PostgreSQL"
 SKIP_LOCKED = "SKIP LOCKED by hand"
 PROCRASTINATE = "procrastinate"

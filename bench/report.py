@@ -68,6 +68,10 @@ class Row:
     verdicts: Sequence[Verdict]
     variant: str = ""
     """What distinguishes it from others of its title: "8 processes"."""
+    size: int | None = None
+    """How many work at once. If three rows of a title or more have one, the picture has lines over
+    it instead of bars.
+    """
     kind: str = "rate"
     """`rate`: how much was done in a second. `time`: how long one piece of work took. `scale`: how a
     figure grows with a size; the picture has lines, one for each name among the contenders.
@@ -431,8 +435,30 @@ def _picture_name(rows: Sequence[Row]) -> str:
 
 def _picture(rows: Sequence[Row]) -> str:
     """The picture of a section: all its charts, or its lines."""
-    parts = [part for row in rows for part in _parts(row)]
-    return pictures.draw(rows[0].title, parts)
+    crowds = [row for row in rows if row.size is not None]
+    if len(crowds) > 2:
+        return pictures.draw(rows[0].title, _crowd_plots(crowds))
+    return pictures.draw(rows[0].title, [part for row in rows for part in _parts(row)])
+
+
+def _crowd_plots(rows: Sequence[Row]) -> list[pictures.Plot]:
+    """The rates and the worst waits over the number of workers."""
+    found: dict[str, list[tuple[int, Series]]] = {}
+    for row in rows:
+        for one in row.series:
+            found.setdefault(_name(one), []).append((row.size or 0, one))
+
+    def plot(unit: str, of: Callable[[Sample], float]) -> pictures.Plot:
+        drawn = [
+            pictures.Line(name, [(size, one.spread(of)) for size, one in each])
+            for name, each in found.items()
+        ]
+        return pictures.Plot("at once", unit, drawn, logarithmic=True)
+
+    return [
+        plot("a second, more is better", lambda sample: sample.rate),
+        plot("worst wait in milliseconds, less is better", lambda sample: sample.worst_s * 1000),
+    ]
 
 
 def _parts(row: Row) -> list[pictures.Chart | pictures.Plot]:

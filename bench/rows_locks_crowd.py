@@ -89,6 +89,7 @@ def _crowd(lab: Lab, running: Mapping[str, str | None], crowd: _Crowd) -> Row:
         name=f"locks-crowd-{crowd.processes}",
         title="One lock",
         variant=f"{crowd.processes} processes",
+        size=crowd.processes,
         says=_CROWD_SAYS,
         series=series,
         verdicts=_crowd_verdicts(series, crowd.processes),

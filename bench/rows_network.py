@@ -25,7 +25,7 @@ SET = 5
 """Routers that are locked at once."""
 
 _FILES = "files:{folder}/registry"
-_LOGGED = "files, with enable_transaction_log"
+_LOGGED = "files with the log"
 _EMBEDDED = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.sqlite", "files": _FILES}
 _SURVIVES = {"memory": "nothing"}
 
@@ -213,7 +213,7 @@ _ASKED = (
         "Router lock and unlock",
         f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that "
         "lease ten hosts each. The targets are the registry's own, in milliseconds. With "
-        "`enable_transaction_log` the journal gets every grant and release.",
+        "the log (`enable_transaction_log`) the journal gets every grant and release.",
         "lock a router",
         Lock,
         1.0,

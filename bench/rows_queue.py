@@ -96,6 +96,7 @@ def _through(lab: Lab, running: Mapping[str, str | None], crew: _Crew) -> Row:
         name=f"queue-{workers}",
         title="Durable job from end to end",
         variant="1 worker" if workers == 1 else f"{workers} workers",
+        size=workers,
         says="Store a job, take the next, complete it: some workers at once, each a "
         f"process, with {queueing.AHEAD} jobs in the queue at the start. Each of the three steps "
         "survives a power loss "
