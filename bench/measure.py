@@ -31,6 +31,8 @@ ROUNDS = 3
 MOST_ROUNDS = 5
 WIDE = 0.2
 """A judged ratio whose rounds differ by more than this part of their median gets more rounds."""
+EXTRA_S = 75.0
+"""How long all of these rounds of a run may take: on a busy machine most ratios spread widely."""
 
 _START_TIMEOUT_S = 60.0
 _ROUND_TIMEOUT_S = 240.0
@@ -165,6 +167,7 @@ class Lab:
         self.most_rounds = most_rounds or rounds
         """The rounds of a row whose judged ratio spreads widely."""
         self.quick = quick
+        self._extra_s = EXTRA_S
         self.failures: list[Failure] = []
 
     def rows(self, made: Mapping[str, Callable[[], T]]) -> list[T]:
@@ -216,12 +219,13 @@ class Lab:
     ) -> list[Series]:
         """Let the contenders take turns for a number of rounds, each in a new folder unless they
         share one. While a figure that `judged` finds in the rounds so far spreads widely, there are
-        more rounds, up to `most_rounds`.
+        more rounds, up to `most_rounds`, until all of these have taken `EXTRA_S`.
         """
         fixed = rounds or self.rounds
         most = self.most_rounds if judged and not rounds else fixed
         taken: list[list[Sample]] = [[] for _ in contenders]
         while True:
+            before = time.monotonic()
             for contender, samples in zip(contenders, taken, strict=True):
                 with nullcontext(shared) if shared else self.folder() as folder:
                     samples.append(contender.run(folder))
@@ -230,8 +234,14 @@ class Lab:
                 for contender, samples in zip(contenders, taken, strict=True)
             ]
             done = len(taken[0]) if taken else most
-            if done >= most or (done >= fixed and judged and not any(map(wide, judged(series)))):
+            if done > fixed:
+                self._extra_s -= time.monotonic() - before
+            if done >= most:
                 return series
+            if done >= fixed and judged:
+                enough = not any(map(wide, judged(series)))
+                if enough or self._extra_s <= 0:
+                    return series
 
 
 def wide(figure: Spread) -> bool:

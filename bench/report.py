@@ -6,7 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import pictures
-from bench.measure import WIDE, Failure, Sample, Series, Spread, find, growth, sizes, spread, took_s
+from bench.measure import (
+    EXTRA_S,
+    WIDE,
+    Failure,
+    Sample,
+    Series,
+    Spread,
+    find,
+    growth,
+    sizes,
+    spread,
+    took_s,
+)
 
 EQUAL = "Peers of equal promise"
 LESS = "Peers that promise less"
@@ -151,7 +163,9 @@ def write(run: Run, *, page: Path, folder: Path) -> None:
         _verdicts(run.rows),
         _missed(run.rows),
         _failed(run.failures),
-        _APPENDIX.format(rounds=run.rounds, most=run.most_rounds, wide=f"{WIDE:.0%}"),
+        _APPENDIX.format(
+            rounds=run.rounds, most=run.most_rounds, wide=f"{WIDE:.0%}", extra=EXTRA_S
+        ),
         _machine(run),
         *(_section(section, folder.name) for section in sections),
     ]
@@ -186,8 +200,8 @@ _HOW = """`make bench` writes this page. Do not edit it.
 _APPENDIX = """## Appendix: how it is measured
 
 Holdfast and its peers do the same work on the same machine in one run. They take turns, {rounds}
-rounds each unless the text says otherwise, and up to {most} where a judged ratio spreads by more than
-{wide}. Both sides warm up before the clock starts. Absolute figures depend on the machine, so the
+rounds each, fewer where a row shows only a trend or a limit in ms, and up to {most} where a judged
+ratio spreads by more than {wide} (in all rows for {extra:g} s at most). Both sides warm up before the clock starts. Absolute figures depend on the machine, so the
 verdicts use ratios: a ratio is taken in each round, and the median of the rounds counts. The least
 and the most are in brackets.
 

@@ -33,9 +33,9 @@ class _Crowd:
 
 _CROWDS = (
     _Crowd(2, _ALL, seconds=0.6, warm_up_s=0.2, rounds=2),
-    _Crowd(8, _ALL, seconds=1.0, warm_up_s=0.3),
-    _Crowd(50, (HOLDFAST, ADVISORY, REDIS, FILELOCK), seconds=2.0, warm_up_s=1.0),
-    _Crowd(100, (HOLDFAST, FILELOCK), seconds=4.0, warm_up_s=2.0),
+    _Crowd(8, _ALL, seconds=0.8, warm_up_s=0.3),
+    _Crowd(50, (HOLDFAST, ADVISORY, REDIS, FILELOCK), seconds=1.6, warm_up_s=1.0),
+    _Crowd(100, (HOLDFAST, FILELOCK), seconds=3.0, warm_up_s=2.0),
 )
 
 
@@ -228,7 +228,7 @@ def _fifty(lab: Lab) -> Row:
     kinds = [
         replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds
     ]
-    race = partial(_race, lab, cast=turns.FiveOfFifty, names=turns.FIFTY, processes=20, seconds=3.0)
+    race = partial(_race, lab, cast=turns.FiveOfFifty, names=turns.FIFTY, processes=20, seconds=2.0)
     ours, theirs = lab.interleave(_contenders(kinds, race))
     rate = ratio(ours, theirs, lambda sample: sample.rate)
     wait = ratio(ours, theirs, lambda sample: sample.worst_s)
@@ -248,7 +248,7 @@ def _fifty(lab: Lab) -> Row:
         name="locks-fifty",
         title="Five of fifty locks at once, 20 processes",
         says="Twenty processes take five random locks of fifty, hold them for 20 ms and "
-        "release them, for 3 s. Holdfast asks for all five at once and holds nothing "
+        "release them, for 2 s. Holdfast asks for all five at once and holds nothing "
         "while it waits. flock takes five files one after the other, sorted by name to "
         "avoid deadlocks, and holds the first ones while it waits for the next. Both use "
         "the same sets.",
