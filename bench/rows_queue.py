@@ -40,9 +40,9 @@ class _Crew:
 
 
 _CREWS = (
-    _Crew(1, seconds=1.0, warm_up_s=0.3, rounds=2),
-    _Crew(4, seconds=1.0, warm_up_s=0.3, without=(HOLDFAST_APART, "litequeue, FULL"), rounds=2),
-    _Crew(_WIDEST, seconds=1.5, warm_up_s=0.5),
+    _Crew(1, seconds=0.8, warm_up_s=0.3, rounds=2),
+    _Crew(4, seconds=0.8, warm_up_s=0.3, without=(HOLDFAST_APART, "litequeue, FULL"), rounds=2),
+    _Crew(_WIDEST, seconds=1.5, warm_up_s=0.5, without=(HOLDFAST_APART,)),
 )
 
 
