@@ -26,6 +26,7 @@ from bench import (
     rows_postgres,
     rows_queue,
     rows_read,
+    rows_scale_jobs,
     rows_threads,
     rows_volatile,
 )
@@ -41,6 +42,7 @@ _ROWS = (
     rows_queue,
     rows_volatile,
     rows_read,
+    rows_scale_jobs,
     rows_threads,
     rows_agents,
     rows_postgres,
