@@ -1,18 +1,24 @@
-"""`python -m bench [--only NAME] [--quick] [--rounds N]`: measure, print the verdicts, write
-docs/benchmarks.md.
+"""`python -m bench [--only NAME] [--quick] [--rounds N] [--table FILE]`: measure, print the verdicts,
+write docs/benchmarks.md. `--again TABLE` writes the page of an earlier run from its table.
 
-Ends with 0 whether or not a target is reached: a figure of one machine is never a test.
+Ends with 0 whether or not a target is reached: a figure of one machine is never a test. Ends with 1
+if a row could not be measured.
 """
 
 import argparse
 import shutil
+import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from bench import (
+    environment,
     machine,
+    measure,
     report,
+    results,
     rows_agents,
     rows_cold,
     rows_custody,
@@ -62,20 +68,27 @@ Each run has a folder of its own, as another run may just be ending.
 def main() -> None:
     """Run the benchmark."""
     options = _parse()
+    if options.again:
+        report.write(
+            results.read(options.again), page=options.page, folder=options.page.parent / "pictures"
+        )
+        return
+    environment.restart_clean(sys.argv[1:])
+    environment.compile_bytecode()
     root = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_CHECKOUT))
     try:
-        rows, facts = _measure(options, Lab(root, rounds=options.rounds, quick=options.quick))
+        run = _run(options, root)
     finally:
         shutil.rmtree(root)
-    print("\n".join(report.lines(rows)))
-    if options.quick or options.only:
+    print("\n".join(report.lines(run)))
+    if options.table:
+        results.write(run, options.table)
+    if options.page:
+        report.write(run, page=options.page, folder=options.page.parent / "pictures")
+        print(f"wrote {options.page}")
+    else:
         print("docs/benchmarks.md is left as it is: only a whole run writes it")
-        return
-    docs = _CHECKOUT / "docs"
-    report.write(
-        rows, facts, rounds=options.rounds, page=docs / "benchmarks.md", folder=docs / "pictures"
-    )
-    print("wrote docs/benchmarks.md")
+    sys.exit(1 if run.failures else 0)
 
 
 def _parse() -> argparse.Namespace:
@@ -90,24 +103,51 @@ def _parse() -> argparse.Namespace:
         "--quick", action="store_true", help="a smoke test: one short round, nothing written"
     )
     parser.add_argument(
-        "--rounds", type=int, default=None, help="rounds of each contender (default 5)"
+        "--rounds",
+        type=int,
+        default=None,
+        help=f"rounds of each contender (default {measure.ROUNDS}, and up to "
+        f"{measure.MOST_ROUNDS} for a row whose judged ratio spreads widely)",
     )
+    parser.add_argument("--table", type=Path, help="also write every figure here, as JSON")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=None,
+        help="write this page, and its pictures beside it (default: docs/benchmarks.md, if the run "
+        "is whole)",
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="TABLE",
+        help="write the page from this table; measure nothing",
+    )
+    parser.add_argument("--cleared", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rounds is None:
-        options.rounds = 1 if options.quick else 5
-    if options.rounds < 1:
+    if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if not (options.page or options.quick or options.only):
+        options.page = _CHECKOUT / "docs" / "benchmarks.md"
     return options
 
 
-def _measure(options: argparse.Namespace, lab: Lab) -> tuple[list[report.Row], dict[str, str]]:
-    facts = machine.facts(lab)
+def _run(options: argparse.Namespace, root: Path) -> report.Run:
+    begun = time.monotonic()
+    rounds = options.rounds or (1 if options.quick else measure.ROUNDS)
+    most = rounds if options.rounds or options.quick else measure.MOST_ROUNDS
+    lab = Lab(root, rounds=rounds, most_rounds=most, quick=options.quick)
+    facts = machine.facts(lab, cleared=options.cleared)
     rows: list[report.Row] = []
+    took_s: dict[str, float] = {}
     for name in options.only or FAMILIES:
         before = time.monotonic()
-        rows += FAMILIES[name](lab)
-        print(f"{name}: {time.monotonic() - before:.0f} s", flush=True)
-    return rows, facts
+        for family in lab.rows({name: partial(FAMILIES[name], lab)}):
+            rows += family
+        took_s[name] = time.monotonic() - before
+        print(f"{name}: {took_s[name]:.0f} s", flush=True)
+    total_s = time.monotonic() - begun
+    return report.Run(rows, facts, took_s, total_s, lab.failures, rounds=rounds, most_rounds=most)
 
 
 if __name__ == "__main__":

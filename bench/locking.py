@@ -19,8 +19,12 @@ from typing import Any, Protocol
 import holdfast
 
 LEASE_S = 1.0
-"""The lease of redis-py's locks. It is too short for real use, where it must be longer than the
-longest pause of a holder.
+"""The lease of redis-py's locks where a holder is killed. It is too short for real use, where it must
+be longer than the longest pause of a holder.
+"""
+LONG_LEASE_S = 60.0
+"""Their lease where many processes take turns, so that no holder loses its lock while it waits for a
+processor.
 """
 
 HOLDFAST = "Holdfast, sqlite"
@@ -272,16 +276,23 @@ class Redis(OneByOne):
     its documentation advises.
     """
 
+    lease_s = LEASE_S
+
     def __init__(self, folder: Path, number: int, names: Sequence[str], address: str) -> None:
         from redis import Redis as Client
 
         self._client = Client(unix_socket_path=address)
-        super().__init__(
-            {name: self._client.lock(f"{folder.name}-{name}", timeout=LEASE_S) for name in names}
-        )
+        lock = partial(self._client.lock, timeout=self.lease_s)
+        super().__init__({name: lock(f"{folder.name}-{name}") for name in names})
 
     def close(self) -> None:
         self._client.close()
+
+
+class RedisLongLease(Redis):
+    """The same with a lease that outlasts the round."""
+
+    lease_s = LONG_LEASE_S
 
 
 class Advisory:
@@ -438,6 +449,11 @@ KINDS = (
     ),
 )
 """All of them, in the order of the page."""
+
+
+def long_leases(kinds: Sequence[Kind]) -> list[Kind]:
+    """The kinds, with long leases where they have any."""
+    return [replace(kind, opens=RedisLongLease) if kind.opens is Redis else kind for kind in kinds]
 
 
 def kinds(*names: str) -> list[Kind]:

@@ -1,20 +1,23 @@
 """Rounds of work by processes that start together, and their results.
 
 A round ends with a Sample. Contenders take turns, round by round, so that other load of the machine
-affects all of them. A ratio is taken in each round, and the median of the rounds counts.
+affects all of them. A ratio is taken in each round, and the median of the rounds counts. A row whose
+judged ratio spreads widely gets more rounds.
 """
 
 import math
 import multiprocessing
 import os
 import shutil
+import signal
 import statistics
 import tempfile
 import threading
 import time
+import traceback
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -24,7 +27,15 @@ from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
+ROUNDS = 3
+MOST_ROUNDS = 5
+WIDE = 0.2
+"""A judged ratio whose rounds differ by more than this part of their median gets more rounds."""
+EXTRA_S = 75.0
+"""How long all of these rounds of a run may take: on a busy machine most ratios spread widely."""
+
 _START_TIMEOUT_S = 60.0
+_ROUND_TIMEOUT_S = 240.0
 _QUICK_S = 0.2
 
 
@@ -137,13 +148,38 @@ class Log:
             before = after
 
 
-class Lab:
-    """The folder and the sizes of a run."""
+@dataclass(frozen=True)
+class Failure:
+    """A row that could not be measured, and the error."""
 
-    def __init__(self, root: Path, *, rounds: int, quick: bool) -> None:
+    row: str
+    error: str
+
+
+class Lab:
+    """The folder and the sizes of a run, and the rows that failed in it."""
+
+    def __init__(
+        self, root: Path, *, rounds: int, most_rounds: int | None = None, quick: bool
+    ) -> None:
         self._root = root
         self.rounds = rounds
+        self.most_rounds = most_rounds or rounds
+        """The rounds of a row whose judged ratio spreads widely."""
         self.quick = quick
+        self._extra_s = EXTRA_S
+        self.failures: list[Failure] = []
+
+    def rows(self, made: Mapping[str, Callable[[], T]]) -> list[T]:
+        """What these make, by title. One that raises is kept as a failure, and the others go on."""
+        out = []
+        for title, make in made.items():
+            try:
+                out.append(make())
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other rows go on
+                traceback.print_exc()
+                self.failures.append(Failure(title, f"{type(error).__name__}: {error}"))
+        return out
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -179,19 +215,38 @@ class Lab:
         *,
         rounds: int | None = None,
         shared: Path | None = None,
+        judged: Callable[[list[Series]], Iterable[Spread]] | None = None,
     ) -> list[Series]:
         """Let the contenders take turns for a number of rounds, each in a new folder unless they
-        share one.
+        share one. While a figure that `judged` finds in the rounds so far spreads widely, there are
+        more rounds, up to `most_rounds`, until all of these have taken `EXTRA_S`.
         """
+        fixed = rounds or self.rounds
+        most = self.most_rounds if judged and not rounds else fixed
         taken: list[list[Sample]] = [[] for _ in contenders]
-        for _ in range(rounds or self.rounds):
+        while True:
+            before = time.monotonic()
             for contender, samples in zip(contenders, taken, strict=True):
                 with nullcontext(shared) if shared else self.folder() as folder:
                     samples.append(contender.run(folder))
-        return [
-            Series(contender, tuple(samples))
-            for contender, samples in zip(contenders, taken, strict=True)
-        ]
+            series = [
+                Series(contender, tuple(samples))
+                for contender, samples in zip(contenders, taken, strict=True)
+            ]
+            done = len(taken[0]) if taken else most
+            if done > fixed:
+                self._extra_s -= time.monotonic() - before
+            if done >= most:
+                return series
+            if done >= fixed and judged:
+                enough = not any(map(wide, judged(series)))
+                if enough or self._extra_s <= 0:
+                    return series
+
+
+def wide(figure: Spread) -> bool:
+    """Whether the rounds of a figure differ too much to be judged by few of them."""
+    return figure.high - figure.low > WIDE * abs(figure.median)
 
 
 def spread(figures: Iterator[float]) -> Spread:
@@ -260,15 +315,24 @@ def alone(body: Callable[..., T], *args: object) -> T:
     process.start()
     send.close()
     try:
+        if not receive.poll(_ROUND_TIMEOUT_S):
+            raise RuntimeError(f"a round took longer than {_ROUND_TIMEOUT_S:g} s")
         reported: T = receive.recv()
     except EOFError:
         raise RuntimeError("a round came to nothing: what a process said of it is above") from None
+    except BaseException:
+        # It leads a process group, with all that it forked.
+        with suppress(ProcessLookupError):
+            assert process.pid is not None
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
     finally:
         process.join()
     return reported
 
 
 def _tell(send: Connection, body: Callable[..., object], *args: object) -> None:
+    os.setpgid(0, 0)
     send.send(body(*args))
 
 

@@ -10,13 +10,22 @@ from bench.measure import Spread
 _WIDTH = 760
 _LABEL_WIDTH = 250
 _VALUE_WIDTH = 90
-_BAR_HEIGHT = 18
-_STEP = 28
+_BAR_HEIGHT = 14
+_STEP = 22
 _OURS, _THEIRS, _INK, _GRID = "#2a6f97", "#a9b4bd", "#24292f", "#d8dee4"
 _OUR_LINES = ("#2a6f97", "#c1666b", "#48a9a6", "#8a5a9e")
-_THEIR_LINES = ("#8a949c", "#b08968", "#5c677d", "#bdbdbd")
-_PLOT = (64, 232, 56, 300)
-"""The left, right and upper margin of a plot, and the height of its field."""
+_THEIR_LINES = (
+    "#5c677d",
+    "#b08968",
+    "#8f9a2f",
+    "#a9b4bd",
+    "#d08c60",
+    "#6b705c",
+    "#b5838d",
+    "#9a8fb5",
+)
+_PLOT = (64, 256, 260)
+"""The left and right margin of a plot, and the height of its field."""
 
 
 @dataclass(frozen=True)
@@ -49,54 +58,69 @@ class Plot:
     logarithmic: bool = False
 
 
-def draw(title: str, charts: Sequence[Chart]) -> str:
-    """A picture with the charts below each other."""
+def draw(title: str, parts: Sequence[Chart | Plot]) -> str:
+    """A picture with the charts and plots below each other."""
     body: list[str] = []
     top = 34.0
-    for chart in charts:
-        body.append(
-            _text(
-                12, top + 12, chart.unit + (" (logarithmic)" if chart.logarithmic else ""), size=12
-            )
-        )
-        top += 22
-        for number, (name, figure) in enumerate(zip(chart.names, chart.figures, strict=True)):
-            body += _bar(chart, name, figure, top + number * _STEP)
-        top += len(chart.names) * _STEP + 10
-    return _framed(title, top, body)
+    for part in parts:
+        drawn, height = _bars(part, top) if isinstance(part, Chart) else _plotted(part, top)
+        body += drawn
+        top += height
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{top:.0f}" '
+            f'viewBox="0 0 {_WIDTH} {top:.0f}" font-family="sans-serif" role="img">',
+            f"<title>{escape(title)}</title>",
+            f'<rect width="{_WIDTH}" height="{top:.0f}" fill="#ffffff"/>',
+            _text(12, 22, title, size=15, weight="bold"),
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
 
 
-def draw_plot(title: str, plot: Plot) -> str:
-    """A picture with one plot: a line for each contender, with its name at the end."""
-    left, right, upper, height = _PLOT
+def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
+    """A chart at a place, and its height."""
+    unit = chart.unit + (" (logarithmic)" if chart.logarithmic else "")
+    body = [_text(12, top + 12, unit, size=12)]
+    for at, (name, figure) in enumerate(zip(chart.names, chart.figures, strict=True)):
+        body += _bar(chart, name, figure, top + 22 + at * _STEP)
+    return body, 22 + len(chart.names) * _STEP + 10
+
+
+def _plotted(plot: Plot, top: float) -> tuple[list[str], float]:
+    """A plot at a place, and its height: a line for each contender, with its name at the end."""
+    left, right, height = _PLOT
+    upper = top + 22
     found = sorted({size for line in plot.lines for size, _ in line.points})
     across = _axis(found[0], found[-1], left, _WIDTH - right, logarithmic=True)
     figures = [figure for line in plot.lines for _, figure in line.points]
     ticks = _ticks([value for figure in figures for value in figure], plot.logarithmic)
     up = _axis(ticks[0], ticks[-1], upper + height, upper, logarithmic=plot.logarithmic)
     unit = plot.unit + (" (logarithmic)" if plot.logarithmic else "")
-    body = [_text(12, upper - 12, unit, size=12)]
+    body = [_text(12, top + 12, unit, size=12)]
     for tick in ticks:
         body.append(
             f'<path d="M{left} {up(tick):.1f}H{_WIDTH - right}" stroke="{_GRID}" stroke-width="1"/>'
         )
         body.append(_text(left - 8, up(tick) + 4, number(tick), size=11, anchor="end"))
+    bottom = upper + height
     for size in found:
-        x, y = across(size), upper + height
-        body.append(f'<path d="M{x:.1f} {y}v5" stroke="{_INK}" stroke-width="1"/>')
-        body.append(_text(x, y + 18, f"{size:,}", size=11, anchor="middle"))
+        x = across(size)
+        body.append(f'<path d="M{x:.1f} {bottom}v5" stroke="{_INK}" stroke-width="1"/>')
+        body.append(_text(x, bottom + 18, f"{size:,}", size=11, anchor="middle"))
     middle = (left + _WIDTH - right) / 2
-    body.append(
-        _text(middle, upper + height + 36, f"{plot.axis} (logarithmic)", size=12, anchor="middle")
-    )
+    body.append(_text(middle, bottom + 36, f"{plot.axis} (logarithmic)", size=12, anchor="middle"))
     colours = _colours([line.name for line in plot.lines])
     ends = _apart([up(line.points[-1][1].median) for line in plot.lines])
     for line, end in zip(plot.lines, ends, strict=True):
         body += _drawn(line, colours[line.name], across, up)
         size, figure = line.points[-1]
         words = f"{line.name}: {number(figure.median)}"
-        body.append(_text(across(size) + 10, end + 4, words, size=12, fill=colours[line.name]))
-    return _framed(title, upper + height + 48, body)
+        words += f" at {size:,}" if size != found[-1] else ""
+        body.append(_text(_WIDTH - right + 10, end + 4, words, size=11, fill=colours[line.name]))
+    return body, 22 + height + 52
 
 
 def _drawn(
@@ -168,21 +192,6 @@ def _ticks(values: Sequence[float], logarithmic: bool) -> list[float]:
     first = max((tick for tick in ticks if tick <= least), default=ticks[0])
     last = min((tick for tick in ticks if tick >= most and tick > first), default=ticks[-1])
     return [tick for tick in ticks if first <= tick <= last]
-
-
-def _framed(title: str, height: float, body: Sequence[str]) -> str:
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" '
-            f'viewBox="0 0 {_WIDTH} {height:.0f}" font-family="sans-serif" role="img">',
-            f"<title>{escape(title)}</title>",
-            f'<rect width="{_WIDTH}" height="{height:.0f}" fill="#ffffff"/>',
-            _text(12, 22, title, size=15, weight="bold"),
-            *body,
-            "</svg>",
-            "",
-        ]
-    )
 
 
 def _bar(chart: Chart, name: str, figure: Spread, top: float) -> list[str]:

@@ -17,8 +17,10 @@ import holdfast
 from bench.work import PROMPT, SESSION
 
 HOLDFAST = "Holdfast, sqlite"
-HOLDFAST_APART = "Holdfast, sqlite, complete and claim apart"
+HOLDFAST_APART = "Holdfast, sqlite, claimed apart"
 HOLDFAST_POSTGRES = "Holdfast, PostgreSQL"
+SKIP_LOCKED = "SKIP LOCKED by hand"
+PROCRASTINATE = "procrastinate"
 AHEAD = 100
 """Jobs that wait from the start, so that no worker finds the queue empty."""
 GROWING = 1000
@@ -339,9 +341,9 @@ KINDS = (
         server="redis",
         lacks="no order of priority, no record of what was done",
     ),
-    Kind("SKIP LOCKED by hand", SkipLocked, "psycopg", "psycopg", server="postgres", lacks=_BY_AGE),
+    Kind(SKIP_LOCKED, SkipLocked, "psycopg", "psycopg", server="postgres", lacks=_BY_AGE),
     Kind(
-        "procrastinate",
+        PROCRASTINATE,
         Procrastinate,
         "procrastinate",
         "procrastinate",

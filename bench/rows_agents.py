@@ -7,17 +7,13 @@ import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import holdfast
 from bench import work
 from bench.measure import Contender, Lab, ratio
-from bench.report import Row, Verdict
-from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
-from holdfast.domains.agents import Agent, Agents, GatewayAddress
-from holdfast.domains.agents.ports import AgentPorts, TmuxAddress
+from bench.report import LESS, Row, Verdict
+from holdfast.domains.agents import Agent
 from holdfast.domains.agents.records import AGENTS, Identity, Runtime, Terminal, id_of, to_file
-from holdfast.kernel.holder import Liveness
-from holdfast.kernel.store import Tx
-from holdfast.primitives.journal import Journal
-from holdfast.processes.procfs import Procfs
+from holdfast.kernel.store import Store, Tx
 
 NAME = "agents"
 
@@ -61,51 +57,32 @@ def measure(lab: Lab) -> list[Row]:
             series=series,
             verdicts=[
                 Verdict(
-                    "median time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3
-                ),
-                Verdict(
-                    "median time, by name, to one JSON file",
+                    "median time, Holdfast to one JSON file",
                     "at most 3",
-                    by_name,
-                    by_name.median <= 3,
-                ),
+                    figure,
+                    figure.median <= 3,
+                    against=LESS,
+                    variant=how,
+                )
+                for how, figure in (("by id", by_id), ("by name", by_name))
             ],
         )
     ]
-
-
-class _NoTmux:
-    """Resolving asks no tmux."""
-
-    def liveness(self, session_name: str) -> Liveness:
-        return Liveness.UNKNOWN
-
-    def panes(self, session_name: str, server: TmuxAddress | None = None) -> None:
-        return None
-
-
-class _NoGateways:
-    """Nor any gateway."""
-
-    def liveness(self, gateway: GatewayAddress) -> Liveness:
-        return Liveness.UNKNOWN
 
 
 class _Asking:
     """A registry, and the numbers to ask for in a random order."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._store = work.open_store(folder)
-        folders = GenerationFolders(lambda: folder)
-        outside = AgentPorts(Procfs(), _NoTmux(), ManifestFiles(), folders, _NoGateways())
-        self._agents = Agents(self._store, Journal(self._store, actor="bench"), outside)
+        self._hf = holdfast.connect(work.url_of(folder))
+        self._agents = self._hf.agents
         self._random = random.Random(number)
 
     def _ask(self, name_or_id: str) -> bool:
         return self._agents.resolve(name_or_id).record is not None
 
     def close(self) -> None:
-        self._store.close()
+        self._hf.close()
 
 
 class ById(_Asking):
@@ -154,23 +131,28 @@ def _path(folder: Path, agent_id: str) -> Path:
 
 
 def _fill(folder: Path) -> None:
-    store = work.open_store(folder)
-    agents = [_agent(number) for number in range(_AGENTS)]
-    for begin in range(0, _AGENTS, _BATCH):
-
-        def put(tx: Tx, batch: list[Agent] = agents[begin : begin + _BATCH]) -> None:
-            for agent in batch:
-                tx.put(AGENTS, agent.agent_id, agent)
-
-        store.transact(put, scope=[AGENTS], durable=False, timeout_s=60)
-    store.close()
-    for agent in agents:
-        path = _path(folder, agent.agent_id)
+    agents = [agent(number) for number in range(_AGENTS)]
+    with holdfast.connect(work.url_of(folder)) as hf:
+        put(hf.store, agents)
+    for one in agents:
+        path = _path(folder, one.agent_id)
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(to_file(agent), indent=2, sort_keys=True))
+        path.write_text(json.dumps(to_file(one), indent=2, sort_keys=True))
 
 
-def _agent(number: int) -> Agent:
+def put(store: Store, agents: list[Agent]) -> None:
+    """Put agents into a store, as if each had been published."""
+    for begin in range(0, len(agents), _BATCH):
+
+        def body(tx: Tx, batch: list[Agent] = agents[begin : begin + _BATCH]) -> None:
+            for one in batch:
+                tx.put(AGENTS, one.agent_id, one)
+
+        store.transact(body, scope=[AGENTS], durable=False, timeout_s=60)
+
+
+def agent(number: int) -> Agent:
+    """A live agent with a number in its name."""
     name = f"HOLDFAST-{_name(number)}"
     now = datetime.now(UTC)
     root = f"/var/lib/agents/{name}"

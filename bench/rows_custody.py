@@ -1,6 +1,4 @@
-"""A command under a lock: what `holdfast locks run` costs at the start, when the lock passes on,
-and in memory.
-"""
+"""A command under a lock: what `holdfast locks run` costs when the lock passes on, and in memory."""
 
 import os
 import random
@@ -14,18 +12,14 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import holdfast
 from bench import work
-from bench.measure import Contender, Lab, Sample, find, ratio, spread
+from bench.measure import Contender, Lab, Sample, find, spread
 from bench.report import Row, Verdict
-from bench.rows_cold import clean_environment, timed
-from holdfast.primitives.locks.records import LOCK_WAITS
-from holdfast.runtime.connection import connect
 
 NAME = "custody"
 
-_STARTS = 40
-_QUICK_STARTS = 3
-_KILLS = 20
+_KILLS = 12
 _QUICK_KILLS = 2
 _HAND_OVER_TARGET_MS = 20
 _MEMORY_TARGET_MB = 15
@@ -34,15 +28,15 @@ _SETTLE_S = (0.05, 0.10)
 poll.
 """
 _TIMEOUT_S = 30.0
+_LOCK = "one"
 _OURS = "holdfast locks run"
 _UNGUARDED = "holdfast locks run, guardian killed too"
 _FLOCK = "flock(1)"
-_PYTHON = "python -c pass"
 _TREE = "the last process of the tree"
 
 
 def measure(lab: Lab) -> list[Row]:
-    return [_start(lab), _hand_over(lab)]
+    return [_hand_over(lab)]
 
 
 def _memory_of_running(lab: Lab) -> list[int]:
@@ -72,8 +66,8 @@ def _ours(folder: Path) -> list[str]:
         "run",
         "--quiet",
         "--store",
-        f"sqlite:{folder / work.STORE}",
-        "one",
+        work.url_of(folder),
+        _LOCK,
         "--",
     ]
 
@@ -82,52 +76,6 @@ def _theirs(folder: Path) -> list[str]:
     # Without --close: the command inherits the lock, which then ends with the last process of the
     # tree, as ours does.
     return ["/usr/bin/flock", str(folder / "file")]
-
-
-def _start(lab: Lab) -> Row:
-    starts = _QUICK_STARTS if lab.quick else _STARTS
-    with lab.folder() as folder:
-        contenders = [
-            Contender(_OURS, _TREE, lambda _: timed([*_ours(folder), "/bin/true"])),
-            Contender(_FLOCK, _TREE, lambda _: timed([*_theirs(folder), "/bin/true"])),
-            Contender(_PYTHON, "", lambda _: timed([sys.executable, "-c", "pass"]), limit=True),
-        ]
-        # The first turn creates the store and fills the caches of the file system, so it is not
-        # kept.
-        lab.interleave(contenders, rounds=1, shared=folder)
-        series = lab.interleave(contenders, rounds=starts, shared=folder)
-    ours, theirs, bare = series
-    return Row(
-        name="custody-start",
-        title="Run a command under a lock",
-        says="From the start of the command to its end: `true` under a free lock of an "
-        f"existing store, {starts} times each in turn. flock(1) is a small C program with "
-        "one system call. An interpreter that does nothing is shown for comparison.",
-        series=series,
-        verdicts=[
-            Verdict(
-                "time, `holdfast locks run` to `flock`",
-                "",
-                ratio(ours, theirs, lambda sample: sample.p50_s),
-                None,
-            ),
-            Verdict(
-                "time, `holdfast locks run` to `python -c pass`",
-                "",
-                ratio(ours, bare, lambda sample: sample.p50_s),
-                None,
-            ),
-            Verdict(
-                "`holdfast locks run` in ms",
-                "",
-                ours.spread(lambda sample: sample.p50_s * 1000),
-                None,
-            ),
-        ],
-        kind="time",
-        column="the lock ends with",
-        logarithmic=True,
-    )
 
 
 def _hand_over(lab: Lab) -> Row:
@@ -212,7 +160,7 @@ def _kill(
 def _started(
     stack: ExitStack, words: list[str], stdin: int = subprocess.DEVNULL
 ) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(words, env=clean_environment(), stdin=stdin, stdout=subprocess.PIPE)
+    process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.kill)
     return process
@@ -234,8 +182,8 @@ def _until(met: Callable[[], bool]) -> None:
 
 
 def _waits_for_ours(folder: Path) -> bool:
-    with connect(f"sqlite:{folder / work.STORE}") as hf:
-        return bool(hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS]))
+    with holdfast.connect(work.url_of(folder)) as hf:
+        return bool(hf.locks.status(_LOCK).queue)
 
 
 def _waits_for_theirs(folder: Path) -> bool:

@@ -4,13 +4,19 @@ from functools import partial
 
 from bench import work
 from bench.measure import Contender, Lab, Series, ratio, took_s
-from bench.report import Row, Verdict
+from bench.report import EQUAL, LESS, Row, Verdict
 
 NAME = "durable"
 
 
 def measure(lab: Lab) -> list[Row]:
-    return [_alone(lab), _crowd(lab), _new(lab)]
+    return lab.rows(
+        {
+            "Durable change, 1 process": partial(_alone, lab),
+            "Durable change, 8 processes": partial(_crowd, lab),
+            "Durable change, just opened": partial(_new, lab),
+        }
+    )
 
 
 def contenders(lab: Lab, processes: int, seconds: float) -> list[Contender]:
@@ -31,12 +37,18 @@ def _alone(lab: Lab) -> Row:
     took = ratio(series[0], series[1], took_s)
     return Row(
         name="durable-1",
-        title="Durable change, 1 process",
+        title="Durable change",
+        variant="1 process",
         says=_SAYS,
         series=series,
         verdicts=[
             Verdict(
-                "time, Holdfast to raw SQLite", "at most 1.5", took, took.median <= 1.5, _BESIDE
+                "time, Holdfast to raw SQLite",
+                "at most 1.5",
+                took,
+                took.median <= 1.5,
+                _BESIDE,
+                against=EQUAL,
             )
         ],
     )
@@ -54,9 +66,10 @@ def _crowd(lab: Lab) -> Row:
     wait = ratio(series[0], series[1], lambda sample: sample.worst_s)
     return Row(
         name="durable-8",
-        title="Durable change, 8 processes",
-        says="The same by eight processes on one store, as fast as they can. Raw SQLite is "
-        "fast here because it is unfair: one process does nearly all the work, while the "
+        title="Durable change",
+        variant="8 processes",
+        says="With eight processes raw SQLite is "
+        "fast because it is unfair: one process does nearly all the work, while the "
         "others wait for seconds. The first limit is the cost of turns alone: the raw "
         "statements, in turns by a bare flock, with one fdatasync each. With turns, every "
         "writer finds its pages changed by another and reads them again, and the syncs of "
@@ -65,20 +78,26 @@ def _crowd(lab: Lab) -> Row:
         verdicts=[
             Verdict(
                 "throughput, Holdfast to raw SQLite",
-                "over 1.5 (aim 2)",
+                "at least 1.5 (aim 2)",
                 rate,
-                rate.median > 1.5,
+                rate.median >= 1.5,
                 _UNFAIR,
+                against=LESS,
             ),
-            Verdict("worst wait, Holdfast to raw SQLite", "at most 0.1", wait, wait.median <= 0.1),
+            Verdict(
+                "worst wait, Holdfast to raw SQLite",
+                "at most 0.1",
+                wait,
+                wait.median <= 0.1,
+                against=LESS,
+            ),
         ],
     )
 
 
 _UNFAIR = (
-    "Raw SQLite is fast here because one process keeps the others out. The first "
-    "limit is below the target too: a program with fair turns cannot reach it on this "
-    "machine."
+    "Raw SQLite is fast here because one process keeps the others out. The limit *raw SQLite in "
+    "turns by flock* shows what fair turns cost without Holdfast."
 )
 
 
@@ -99,9 +118,9 @@ def _new(lab: Lab) -> Row:
     took = ratio(series[0], series[1], took_s)
     return Row(
         name="durable-new",
-        title="Durable change, 1 process, just opened",
-        says="The first 0.8 s of the same by one process, on a store that nobody had open "
-        "before. Its log is a new file that grows, and syncing a growing file takes "
+        title="Durable change",
+        variant="1 process, just opened",
+        says="Just opened: the first 0.8 s on a store that nobody had open before. Its log is a new file that grows, and syncing a growing file takes "
         "longer.",
         series=series,
         verdicts=[Verdict("time, Holdfast to raw SQLite", "", took, None)],
@@ -109,7 +128,7 @@ def _new(lab: Lab) -> Row:
 
 
 def _series(lab: Lab, processes: int) -> list[Series]:
-    seconds = 1.5
+    seconds = 1.2
     limit = lab.race(
         processes=processes, seconds=seconds, prepare=work.prepare_file, cast=work.Append
     )
@@ -121,7 +140,8 @@ def _series(lab: Lab, processes: int) -> list[Series]:
             *contenders(lab, processes, seconds),
             Contender("raw SQLite in turns by flock", work.FULL, in_turn, limit=True),
             Contender("append 4 KB and fdatasync", work.FULL, limit, limit=True),
-        ]
+        ],
+        judged=lambda series: [ratio(series[0], series[1], lambda sample: sample.rate)],
     )
 
 

@@ -18,7 +18,7 @@ from bench.turns import ONE
 
 NAME = "locks-killed"
 
-_KILLS = 10
+_KILLS = 8
 _QUICK_KILLS = 2
 _TARGET_MS = 20
 _SETTLE_S = (0.05, 0.10)

@@ -2,7 +2,9 @@
 store.
 """
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -11,10 +13,8 @@ from typing import Any, NamedTuple
 
 import holdfast
 from bench import servers, work
-from bench.measure import Contender, Lab, Series
+from bench.measure import Contender, Lab, Sample, Series, alone, find
 from bench.report import Row, Verdict
-from holdfast.kernel.errors import HoldfastError
-from holdfast.runtime.connection import Holdfast
 
 NAME = "network"
 
@@ -24,107 +24,117 @@ ROUTERS = 50
 SET = 5
 """Routers that are locked at once."""
 
-_EMBEDDED = {
-    "memory": "memory:",
-    "sqlite": "sqlite:{folder}/store.sqlite",
-    "files": "files:{folder}/registry",
-}
-_SURVIVES = {"memory": "nothing", "sqlite": work.FULL, "files": work.FULL, "postgres": work.FULL}
+_FILES = "files:{folder}/registry"
+_LOGGED = "files with the log"
+_EMBEDDED = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.sqlite", "files": _FILES}
+_SURVIVES = {"memory": "nothing"}
+
+_QUICK_HOSTS = 100
+_PART = 10
+"""The first and the last tenth of the hosts are compared."""
 
 
 def measure(lab: Lab) -> list[Row]:
     with ExitStack() as stack:
         database = stack.enter_context(servers.postgres())
         urls = dict(_EMBEDDED) if database is None else {**_EMBEDDED, "postgres": database}
-        chosen = {name: url for name, url in urls.items() if _opens(lab, url)}
-        absent = sorted({*_EMBEDDED, "postgres"} - set(chosen))
-        return [_row(lab, chosen, absent, asked) for asked in _ASKED]
+        absent = [] if database else ["PostgreSQL"]
+        return lab.rows(
+            {
+                **{asked.title: partial(_row, lab, urls, absent, asked) for asked in _ASKED},
+                "Register hosts one by one": partial(_growth, lab),
+            }
+        )
 
 
-def _row(
-    lab: Lab,
-    urls: dict[str, str],
-    absent: list[str],
-    asked: "_Asked",
-) -> Row:
+def _row(lab: Lab, urls: Mapping[str, str], absent: list[str], asked: "_Asked") -> Row:
+    stores = {**urls, _LOGGED: _FILES} if asked.logged else urls
     contenders = [
         Contender(
             f"Holdfast, {store}",
-            "one boot" if "lock" in asked.what and store == "sqlite" else _SURVIVES[store],
+            "one boot" if "lock" in asked.what and store == "sqlite" else _survives(store),
             lab.race(
-                prepare=partial(_prepare, url), cast=partial(_cast, url, asked.kind), seconds=0.5
+                prepare=partial(_prepare, store, url),
+                cast=partial(_cast, store, url, asked.kind),
+                seconds=0.4,
             ),
         )
-        for store, url in urls.items()
+        for store, url in stores.items()
     ]
-    series = lab.interleave(contenders)
+    series = lab.interleave(contenders, rounds=min(lab.rounds, asked.rounds))
     return Row(
         name=asked.name,
         title=asked.title,
         says=asked.says,
         series=series,
-        verdicts=[_verdict(one, asked.what, asked.target_ms, asked.parts) for one in series],
+        verdicts=[_verdict(one, asked) for one in series],
         kind="time",
         logarithmic=True,
         absent=absent,
     )
 
 
-def _verdict(series: Series, what: str, target_ms: float, parts: int) -> Verdict:
-    figure = series.spread(lambda sample: 1000 * sample.p50_s / parts)
+def _survives(store: str) -> str:
+    return _SURVIVES.get(store, work.FULL)
+
+
+def _verdict(series: Series, asked: "_Asked") -> Verdict:
+    figure = series.spread(lambda sample: 1000 * sample.p50_s / asked.parts)
+    store = series.contender.name.removeprefix("Holdfast, ")
     return Verdict(
-        f"ms to {what}, {series.contender.name}",
-        f"under {target_ms:g}",
+        f"ms to {asked.what}",
+        f"under {asked.target_ms:g}",
         figure,
-        figure.median < target_ms,
-        _MISSED.get(what, ""),
+        figure.median < asked.target_ms,
+        _MISSED.get((asked.what, store), ""),
+        variant=store,
     )
 
 
 _MISSED = {
-    "lock a router": "A grant on PostgreSQL is two messages and a sync of the server's disk, because "
-    "it must survive a crash of the server.",
+    ("lock a router", "postgres"): "A grant on PostgreSQL waits for the server's disk, because it "
+    "must survive a crash of the server.",
+    ("lock a router", _LOGGED): "The journal entry of each grant and release is appended to a file "
+    "and synced.",
 }
 
 
-def _opens(lab: Lab, url: str) -> bool:
-    with lab.folder() as folder:
-        try:
-            _connect(url, folder).close()
-        except HoldfastError:
-            return False
-    return True
-
-
-def _connect(url: str, folder: Path) -> Holdfast:
+def _connect(store: str, url: str, folder: Path) -> tuple[Any, Callable[[], None]]:
+    """A registry, and what closes it."""
+    if store == _LOGGED:
+        manager = holdfast.RegistryManager(
+            {"registry_dir": str(folder / "registry"), "enable_transaction_log": True}
+        )
+        return manager, manager.close
     # A database is one for all rounds, and a round has a namespace of its own.
-    return holdfast.connect(
-        url.format(folder=folder), namespace="b" + "".join(c for c in folder.name if c.isalnum())
-    )
+    namespace = "b" + "".join(c for c in folder.name if c.isalnum())
+    hf = holdfast.connect(url.format(folder=folder), namespace=namespace)
+    return hf.network, hf.close
 
 
-def _prepare(url: str, folder: Path) -> None:
-    if not url.startswith("memory"):
-        with _connect(url, folder) as hf:
-            _fill(hf)
+def _prepare(store: str, url: str, folder: Path) -> None:
+    if store != "memory":
+        registry, close = _connect(store, url, folder)
+        _fill(registry)
+        close()
 
 
-def _fill(hf: Holdfast) -> None:
-    hf.network.register_hosts([_host(number) for number in range(HOSTS)])
+def _fill(registry: Any) -> None:
+    registry.register_hosts([_host(number) for number in range(HOSTS)])
     for number in range(JOBS):
         leased = [(number * 10 + at) % HOSTS for at in range(10)]
         wanted = [
             {"host_name": f"h{at}", "job_type": "quick", "router_name": _router(at)}
             for at in leased
         ]
-        hf.network.acquire_source_host_leases(f"job-{number}", wanted, pid=None)
+        registry.acquire_source_host_leases(f"job-{number}", wanted, pid=None)
 
 
-def _cast(url: str, kind: Callable[[Holdfast], Any], folder: Path, _: int) -> Any:
-    hf = _connect(url, folder)
-    if url.startswith("memory"):
-        _fill(hf)
-    return kind(hf)
+def _cast(store: str, url: str, kind: "type[_Work]", folder: Path, _: int) -> Any:
+    registry, close = _connect(store, url, folder)
+    if store == "memory":
+        _fill(registry)
+    return kind(registry, close)
 
 
 def _router(number: int) -> str:
@@ -141,14 +151,12 @@ def _host(number: int) -> dict[str, Any]:
 
 
 class _Work:
-    """A connection, and the numbers of its turns."""
+    """A registry, and the numbers of its turns."""
 
-    def __init__(self, hf: Holdfast) -> None:
-        self.hf = hf
+    def __init__(self, registry: Any, close: Callable[[], None]) -> None:
+        self.registry = registry
+        self.close = close
         self.numbers = count(HOSTS)
-
-    def close(self) -> None:
-        self.hf.close()
 
 
 class Lock(_Work):
@@ -156,9 +164,8 @@ class Lock(_Work):
 
     def __call__(self) -> bool:
         router = _router(next(self.numbers))
-        return self.hf.network.acquire_router_lock(
-            router, "me", 0
-        ) and self.hf.network.release_router_lock(router, "me")
+        taken = self.registry.acquire_router_lock(router, "me", 0)
+        return bool(taken and self.registry.release_router_lock(router, "me"))
 
 
 class LockSet(_Work):
@@ -167,22 +174,22 @@ class LockSet(_Work):
     def __call__(self) -> bool:
         first = next(self.numbers)
         routers = [_router(first + 7 * at) for at in range(SET)]
-        taken = self.hf.network.acquire_all_router_locks_atomic(routers, "me", 0)
-        return taken and self.hf.network.release_all_router_locks(routers, "me") == SET
+        taken = self.registry.acquire_all_router_locks_atomic(routers, "me", 0)
+        return bool(taken) and self.registry.release_all_router_locks(routers, "me") == SET
 
 
 class Register(_Work):
     """Register one more host."""
 
     def __call__(self) -> bool:
-        return self.hf.network.check_and_register_host(**_host(next(self.numbers)))
+        return bool(self.registry.check_and_register_host(**_host(next(self.numbers))))
 
 
 class Read(_Work):
     """Look a host up."""
 
     def __call__(self) -> bool:
-        return self.hf.network.get_host_info(f"h{next(self.numbers) % HOSTS}") is not None
+        return self.registry.get_host_info(f"h{next(self.numbers) % HOSTS}") is not None
 
 
 class _Asked(NamedTuple):
@@ -192,9 +199,12 @@ class _Asked(NamedTuple):
     title: str
     says: str
     what: str
-    kind: Callable[[Holdfast], Any]
+    kind: type[_Work]
     target_ms: float
     parts: int = 1
+    logged: bool = False
+    """Whether it is also measured with the log of transactions."""
+    rounds: int = 2
 
 
 _ASKED = (
@@ -202,11 +212,13 @@ _ASKED = (
         "network-lock",
         "Router lock and unlock",
         f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that "
-        "lease ten hosts each. "
-        "The targets are the registry's own, in milliseconds.",
+        "lease ten hosts each. The targets are the registry's own, in milliseconds. With "
+        "the log (`enable_transaction_log`) the journal gets every grant and release.",
         "lock a router",
         Lock,
         1.0,
+        logged=True,
+        rounds=3,
     ),
     _Asked(
         "network-register",
@@ -216,6 +228,7 @@ _ASKED = (
         "register",
         Register,
         5.0,
+        rounds=3,
     ),
     _Asked(
         "network-set",
@@ -236,3 +249,70 @@ _ASKED = (
         1.0,
     ),
 )
+
+
+def _growth(lab: Lab) -> Row:
+    hosts = _QUICK_HOSTS if lab.quick else HOSTS
+    contenders = [
+        Contender(
+            f"Holdfast, {store}",
+            _survives(store),
+            partial(_registered, store=store, url=_EMBEDDED[store], hosts=hosts),
+        )
+        for store in ("files", "sqlite")
+    ]
+    series = lab.interleave(contenders, rounds=min(lab.rounds, 3))
+    files = find(series, "Holdfast, files")
+    assert files is not None
+    each = files.spread(lambda sample: 1000 / sample.rate)
+    last = files.spread(lambda sample: sample.value)
+    part = hosts // _PART
+    return Row(
+        name="network-hosts",
+        title=f"Register {hosts:,} hosts one by one",
+        says="In an empty registry; the time is that of one host. Each host is checked against "
+        "all that are there. The "
+        f"time of the last {part} divided by that of the first {part} is 1 if the work is linear.",
+        series=series,
+        verdicts=[
+            Verdict(
+                "ms each, on average, files store",
+                "under 5",
+                each,
+                each.median < 5,
+                "Each host is written and synced before the call returns.",
+            ),
+            Verdict(
+                f"time of the last {part} to that of the first {part}, files store",
+                "at most 1.5",
+                last,
+                last.median <= 1.5,
+                "Each registration reads or writes a file that grows with the hosts.",
+            ),
+        ],
+        kind="time",
+        logarithmic=True,
+    )
+
+
+def _registered(folder: Path, *, store: str, url: str, hosts: int) -> Sample:
+    took = alone(_register_all, folder, store, url, hosts)
+    part = hosts // _PART
+    return Sample(
+        rate=hosts / sum(took),
+        p50_s=statistics.median(took),
+        worst_s=max(took),
+        share=1.0,
+        value=statistics.median(took[-part:]) / statistics.median(took[:part]),
+    )
+
+
+def _register_all(folder: Path, store: str, url: str, hosts: int) -> list[float]:
+    registry, close = _connect(store, url, folder)
+    took = []
+    for number in range(hosts):
+        before = time.perf_counter()
+        assert registry.check_and_register_host(**_host(number))
+        took.append(time.perf_counter() - before)
+    close()
+    return took

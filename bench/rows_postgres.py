@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from bench import servers, work, work_postgres
-from bench.measure import Contender, Lab, Sample, Series, ratio, took_s
-from bench.report import Row, Verdict
+from bench.measure import Contender, Lab, Sample, ratio, took_s
+from bench.report import EQUAL, LESS, Row, Verdict
 
 NAME = "postgres"
 
@@ -21,12 +21,13 @@ def measure(lab: Lab) -> list[Row]:
     with servers.postgres() as address:
         if address is None:
             return []
-        return [
-            _claims(lab, address),
-            _one_claims(lab, address),
-            _pair(lab, address),
-            _wake(lab, address),
-        ]
+        return lab.rows(
+            {
+                "Claims on PostgreSQL": partial(_claims, lab, address),
+                "Row lock on PostgreSQL": partial(_pair, lab, address),
+                "Wake-up through PostgreSQL": partial(_wake, lab, address),
+            }
+        )
 
 
 def _race(
@@ -39,18 +40,15 @@ def _race(
     return lab.race(prepare=prepare, cast=partial(cast, address=address), **how)  # type: ignore[arg-type]
 
 
-def _claimed(lab: Lab, address: str, workers: int) -> list[Series]:
-    race = partial(_race, lab, address, claims=True, processes=workers, seconds=_SECONDS)
-    return lab.interleave(
+def _claims(lab: Lab, address: str) -> Row:
+    race = partial(_race, lab, address, claims=True, processes=_WORKERS, seconds=_SECONDS)
+    series = lab.interleave(
         [
             Contender("Holdfast, PostgreSQL", work.FULL, race(work_postgres.Claim)),
             Contender("raw SKIP LOCKED", work.FULL, race(work_postgres.RawClaim)),
-        ]
+        ],
+        judged=lambda series: [ratio(series[0], series[1], lambda sample: sample.rate)],
     )
-
-
-def _claims(lab: Lab, address: str) -> Row:
-    series = _claimed(lab, address, _WORKERS)
     rate = ratio(series[0], series[1], lambda sample: sample.rate)
     return Row(
         name="postgres-claims",
@@ -68,6 +66,7 @@ def _claims(lab: Lab, address: str) -> Row:
                 rate,
                 rate.median > 0.65,
                 _CHECKED,
+                against=EQUAL,
             )
         ],
     )
@@ -78,18 +77,6 @@ _CHECKED = (
     "checks and encodes the record, and each worker checks once a second whether the "
     "running ones still live."
 )
-
-
-def _one_claims(lab: Lab, address: str) -> Row:
-    series = _claimed(lab, address, 1)
-    rate = ratio(series[0], series[1], lambda sample: sample.rate)
-    return Row(
-        name="postgres-claims-one",
-        title="Claims on PostgreSQL, 1 worker",
-        says="The same by one process.",
-        series=series,
-        verdicts=[Verdict("throughput, Holdfast to raw", "", rate, None)],
-    )
 
 
 def _pair(lab: Lab, address: str) -> Row:
@@ -103,12 +90,17 @@ def _pair(lab: Lab, address: str) -> Row:
     took = ratio(series[0], series[1], took_s)
     return Row(
         name="postgres-pair",
-        title="Lock pair on PostgreSQL, uncontended",
-        says="One process takes and releases a lock. The raw side is a table of its own: an "
+        title="Lock on PostgreSQL against a row lock",
+        says="One process takes and releases a lock. *Lock pair, uncontended* has the advisory lock. "
+        "The raw side is a table of its own: an "
         "INSERT ... ON CONFLICT DO NOTHING with the holder's name, and a DELETE, each "
         "committed to disk. It has no queue, no lease and no token.",
         series=series,
-        verdicts=[Verdict("time, Holdfast to raw", "at most 2", took, took.median <= 2, _NAMED)],
+        verdicts=[
+            Verdict(
+                "time, Holdfast to raw", "at most 2", took, took.median <= 2, _NAMED, against=LESS
+            )
+        ],
     )
 
 

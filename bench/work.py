@@ -11,14 +11,15 @@ import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+import holdfast
 from holdfast.domains.jobs.records import JOBS, Job
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.space import Space, rows
-from holdfast.kernel.store import Tx
-from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite.schema import DIALECT
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.kernel.store import Store, Tx
 
 STORE = "store.sqlite"
 RAW = "raw.sqlite"
@@ -59,9 +60,18 @@ MARKS = Space("bench_marks", Mark, volatile=True)
 MARK = Mark(owner="x" * _OWNER_BYTES)
 
 
-def open_store(folder: Path) -> SqliteStore:
+def url_of(folder: Path) -> str:
+    """The address of the store of a round."""
+    return f"sqlite:{folder / STORE}"
+
+
+def open_store(folder: Path) -> Store:
     """The store of a round."""
-    return SqliteStore(folder / STORE, boot_id="bench")
+    return holdfast.connect(url_of(folder)).store
+
+
+def prepare_nothing(_: Path) -> None:
+    """The folder was prepared once, for all rounds."""
 
 
 def prepare_store(folder: Path) -> None:
@@ -98,8 +108,38 @@ def prepare_raw_volatile(folder: Path) -> None:
     hand.
     """
     prepare_store(folder)
-    [volatile] = (path for path in folder.iterdir() if path.name.endswith("locks-bench.sqlite"))
+    [volatile] = (
+        path for path in folder.iterdir() if ".locks-" in path.name and path.suffix == ".sqlite"
+    )
     _copy(volatile, folder / RAW)
+
+
+def prepare_pending(folder: Path, pending: int) -> None:
+    """A store with so many pending jobs of one queue, in rows as Holdfast writes them."""
+    with holdfast.connect(url_of(folder)) as hf:
+        hf.jobs.register_job(PROMPT, agent="claude", agent_session=SESSION)
+        model = hf.jobs.list_jobs()[0]
+    first = model.arrival + 1
+    template = msgspec.structs.replace(model, job_id="%s", arrival=-99, topic_prefix="%s")
+    record = to_json(template).replace(b'"%s"', b'"%b"').replace(b"-99", b"%d")
+    # Each place ends with the job's number, or is none.
+    places = [place and place[:-8] for place in JOBS.index_keys(template)]
+
+    def row(number: int) -> tuple[object, ...]:
+        # Ids are random, so that the order of the keys is not that of the queue.
+        key = f"20260101-000000-{number * 2654435761 % (1 << 32):08x}"
+        turn = (number + (1 << 63)).to_bytes(8, "big")
+        value = record % (key.encode(), number, f"holdfast/jobs/{key}".encode())
+        return ("default", key, number, value, *(place and place + turn for place in places))
+
+    raw = sqlite3.connect(folder / STORE, isolation_level=None)
+    raw.execute("PRAGMA synchronous = OFF")
+    raw.execute("BEGIN")
+    raw.executemany(_insert(JOBS), map(row, range(first, first + pending - 1)))
+    raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (first + pending,))
+    raw.execute("COMMIT")
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
 
 
 def prepare_file(folder: Path) -> None:
@@ -183,7 +223,7 @@ class RawDurableChangeNew:
         self._record = to_json(blank).replace(b'"%s"', b'"%b"').replace(b"-99", b"%d")
         # Each place ends with the job's number, or is none.
         self._places = [place and place[:-8] for place in JOBS.index_keys(blank)]
-        self._insert = table_of(JOBS, DIALECT).insert
+        self._insert = _insert(JOBS)
         self._entry = ("default", int(at.timestamp() * 1e6), "bench/1", "job.registered")
         self._data = to_json(ENTRY)
 
@@ -382,6 +422,13 @@ class RawRead:
 
     def close(self) -> None:
         self._raw.close()
+
+
+def _insert(space: Space[Any]) -> str:
+    """The statement that inserts a record, as the store's own."""
+    columns = ["ns", "key", "rev", "value", *(f"by_{name}" for name in space.indexes)]
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO s_{space.name} ({', '.join(columns)}) VALUES ({marks})"
 
 
 def _connect(folder: Path, synchronous: str) -> sqlite3.Connection:
