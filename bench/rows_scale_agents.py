@@ -47,7 +47,7 @@ def measure(lab: Lab) -> list[Row]:
             "whether it lives, and how many there are.",
             series=series,
             verdicts=[
-                growth_verdict(_SCALE, series, name, since=sizes[1], at_most=2, of=p50_s)
+                growth_verdict(_SCALE, series, name, since=sizes[-2], at_most=2, of=p50_s)
                 for name in _CALLS
             ],
             kind="scale",

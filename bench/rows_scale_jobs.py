@@ -2,7 +2,7 @@
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import holdfast
 from bench.measure import Lab, Sample, alone
 from bench.report import Row, Scale, growth_verdict
-from bench.scale import Growth, filling, p50_s, room_for, series_of
+from bench.scale import Growth, filling, fitting, p50_s, series_of
 from holdfast.domains.jobs.records import JOBS, Job, JobStatus
 from holdfast.operations.page.jobs import job_page
 from holdfast.stores.sql import table_of
@@ -40,15 +40,13 @@ _SCALE = Scale("jobs", "milliseconds, less is better", lambda sample: sample.p50
 
 
 def measure(lab: Lab) -> list[Row]:
-    sizes = _QUICK_SIZES if lab.quick else _SIZES
-    samples: dict[tuple[str, int], list[Sample]] = {}
     with lab.folder() as folder:
-        if room_for(folder, sizes[-1] * _JOB_BYTES):
-            samples = alone(_measure, folder, sizes, lab.quick)
+        sizes, note = fitting(folder, _QUICK_SIZES if lab.quick else _SIZES, _JOB_BYTES)
+        samples = alone(_measure, folder, sizes, lab.quick)
     series = series_of(samples, _CALLS)
     verdicts = [
-        growth_verdict(_SCALE, series, name, since=sizes[1], at_most=3, of=p50_s)
-        for name in (_CALLS if series else ())
+        growth_verdict(_SCALE, series, name, since=sizes[-2], at_most=3, of=p50_s)
+        for name in _CALLS
     ]
     return [
         Row(
@@ -61,13 +59,13 @@ def measure(lab: Lab) -> list[Row]:
             kind="scale",
             scale=_SCALE,
             logarithmic=True,
-            absent=[] if series else ["a million jobs: the disk has too little room"],
+            notes=note,
         )
     ]
 
 
 def _measure(
-    folder: Path, sizes: tuple[int, ...], quick: bool
+    folder: Path, sizes: Sequence[int], quick: bool
 ) -> dict[tuple[str, int], list[Sample]]:
     growth, path = Growth(quick=quick), folder / "store.sqlite"
     with _connected(path) as hf:

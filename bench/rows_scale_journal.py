@@ -9,7 +9,7 @@ from typing import Any
 import holdfast
 from bench.measure import Lab, Sample, alone
 from bench.report import Row, Scale, Verdict, growth_verdict
-from bench.scale import Growth, filling, p50_s, room_for, series_of
+from bench.scale import Growth, filling, fitting, p50_s, series_of
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Cursor, Entry, Tx
@@ -40,12 +40,9 @@ _SPACE = Scale("entries", "MB, or bytes; less is better", lambda sample: sample.
 
 
 def measure(lab: Lab) -> list[Row]:
-    sizes = _QUICK_SIZES if lab.quick else _SIZES
-    samples: dict[tuple[str, int], list[Sample]] = {}
     with lab.folder() as folder:
-        if room_for(folder, sizes[-1] * _ENTRY_BYTES):
-            samples = alone(_measure, folder, sizes, lab.quick)
-    absent = [] if samples else ["ten million entries: the disk has too little room"]
+        sizes, note = fitting(folder, _QUICK_SIZES if lab.quick else _SIZES, _ENTRY_BYTES)
+        samples = alone(_measure, folder, sizes, lab.quick)
     series, space = series_of(samples, _CALLS), series_of(samples, (_FILE, _ENTRY))
     return [
         Row(
@@ -56,23 +53,22 @@ def measure(lab: Lab) -> list[Row]:
             series=series,
             verdicts=[
                 growth_verdict(_SCALE, series, name, since=sizes[1], at_most=3, of=p50_s)
-                for name in (_CALLS if series else ())
+                for name in _CALLS
             ],
             kind="scale",
             scale=_SCALE,
             logarithmic=True,
-            absent=absent,
+            notes=note,
         ),
         Row(
             name="scale-journal-size",
             title="Journal: room on disk",
             says="The store's file with entries of a registered job, as Holdfast writes them.",
             series=space,
-            verdicts=[_entry_bytes(space, sizes[-1])] if space else [],
+            verdicts=[_entry_bytes(space, sizes[-1])],
             kind="scale",
             scale=_SPACE,
             logarithmic=True,
-            absent=absent,
         ),
     ]
 

@@ -69,7 +69,7 @@ def _row_held(samples: dict[tuple[str, int], list[Sample]], sizes: Sequence[int]
                 _OF_HELD,
                 series,
                 name,
-                since=sizes[1],
+                since=sizes[-2],
                 at_most=None if name == _CALLS_HELD[-1] else 2,
                 of=p50_s,
             )

@@ -89,9 +89,13 @@ def p50_s(sample: Sample) -> float:
     return sample.p50_s
 
 
-def room_for(folder: Path, size: int) -> bool:
-    """True when the disk has that many bytes and half as many more."""
-    return shutil.disk_usage(folder).free > size * 3 // 2
+def fitting(folder: Path, sizes: Sequence[int], bytes_each: int) -> tuple[list[int], str]:
+    """Those of the sizes for which the disk has room, half as much again; and a note on the others."""
+    free = shutil.disk_usage(folder).free
+    fit = [size for size in sizes if size * bytes_each * 3 // 2 < free]
+    left = [f"{size:,}" for size in sizes if size not in fit]
+    note = f"Not measured, as the disk has too little room: {', '.join(left)}." if left else ""
+    return fit, note
 
 
 def _sample(took: Sequence[float]) -> Sample:

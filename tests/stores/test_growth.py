@@ -187,7 +187,9 @@ def test_a_list_reads_few_jobs_of_each_queue(
 
 
 def agent(hf: holdfast.Holdfast, name: str) -> Agent:
-    return hf.agents.publish(name, backend="claude_headless", tool="claude", manifest_path="/m.json")
+    return hf.agents.publish(
+        name, backend="claude_headless", tool="claude", manifest_path="/m.json"
+    )
 
 
 def test_a_short_list_reads_few_agents(
