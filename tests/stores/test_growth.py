@@ -223,3 +223,19 @@ def test_locks_of_one_process_are_listed_with_one_probe_and_one_read(
     assert len(probed) == 1
     assert decoded(hf.locks.list_held) == 10
     assert decoded(lambda: hf.locks.page(limit=5)) == 6
+
+
+def test_a_lock_is_renewed_by_its_token_without_a_search(
+    hf: holdfast.Holdfast, decoded: Callable[[Callable[[], object]], int], tmp_path: Path
+) -> None:
+    """All rows were read for each renewal over HTTP: 28 ms with ten thousand locks."""
+    for number in range(20):
+        hf.locks.acquire(f"lock-{number}", by=f"job-{number}")
+    tokens = [hf.locks.acquire(name, by="job", process=None, ttl_s=60).token for name in "ab"]
+    assert decoded(lambda: hf.locks.renew_token(tokens[0])) < 10
+    with holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as other:
+        assert decoded(lambda: other.locks.renew_token(tokens[0])) > 20
+        assert decoded(lambda: other.locks.renew_token(tokens[1])) < 10
+        assert other.locks.release_token(tokens[0])
+    assert not hf.locks.release_token(tokens[0])
+    assert hf.locks.acquire("a", by="other").token != tokens[0]
