@@ -15,7 +15,11 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.prove
 @pytest.mark.parametrize(
-    "family", ["agents", "cold", "durable", "read", "threads", "volatile", "fairness"]
+    "family",
+    [
+        *("agents", "cold", "durable", "read", "threads", "volatile", "fairness"),
+        *("scale-agents", "scale-jobs", "scale-journal", "scale-locks"),
+    ],
 )
 def test_a_short_round_gives_results(family: str) -> None:
     """An agents' row broke with a constructor that had changed, and nothing noticed before the next

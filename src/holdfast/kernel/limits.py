@@ -35,7 +35,9 @@ JOURNAL_KEEP_ENTRIES = 100_000  # entries kept by default
 JOURNAL_KEEP_S = 30 * 24 * 3600.0  # age up to which entries are kept by default
 JOURNAL_KEEP_LEAST = 1000  # entries kept at any age: by a wrong clock all of them are old
 JOURNAL_TRIM_EVERY = 1024  # entries between two checks of these bounds, on average
+JOURNAL_TRIM_MAX = 2 * JOURNAL_TRIM_EVERY  # entries that one check drops: no other writer goes on
 JOURNAL_READ_MAX = 1000  # entries that one read returns
+JOURNAL_SEARCHED_MAX = 64 * JOURNAL_READ_MAX  # entries that a search reads at once, from the end
 JOURNAL_LAG_SCAN_MAX = 10_000  # entries that are scanned to measure how far a follower lags
 MIRROR_LOOK_BACK_BYTES = 16 << 20  # end of a mirror file that is scanned for lines written before
 
@@ -74,6 +76,7 @@ LOCK_PRIORITY_MAX = 1000  # greatest priority, up or down
 BACKFILL_MAX = 4
 # Names in one request: a free set is taken by one statement. Each name's row lists the whole set,
 # so a grant grows with its square; the largest is granted in 20 ms and handed over in 40 ms.
+LOCK_TOKENS_KNOWN_MAX = 100_000  # tokens whose names a process remembers
 LOCK_NAMES_MAX = KEYS_PER_STATEMENT_MAX
 LOCK_SET_BYTES_MAX = 8192  # all names of one request: each row lists them, once for each holder
 LOCK_SHARERS_MAX = 256  # holders that share one resource; the next waits until one leaves

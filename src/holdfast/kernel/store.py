@@ -144,6 +144,7 @@ class Tx(ReadTx, Protocol):
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         """Drop journal entries older than `before`, and the oldest above `keep`; return how many.
         The newest `least` of those within `keep` stay at any age, and the newest entry always.
+        One call checks only the JOURNAL_TRIM_MAX oldest: other writers wait for it.
         """
 
     def token(self) -> int:

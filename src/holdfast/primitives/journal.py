@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.kernel import clock
-from holdfast.kernel.limits import JOURNAL_KEEP_LEAST, JOURNAL_LAG_SCAN_MAX, JOURNAL_TRIM_EVERY
+from holdfast.kernel.limits import (
+    JOURNAL_KEEP_LEAST,
+    JOURNAL_LAG_SCAN_MAX,
+    JOURNAL_READ_MAX,
+    JOURNAL_SEARCHED_MAX,
+    JOURNAL_TRIM_EVERY,
+)
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
@@ -56,7 +62,8 @@ class Journal:
         return revision
 
     def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Drop the entries beyond the bounds, by default the configured ones; return how many.
+        """Drop entries beyond the bounds, by default the configured ones; return how many. Of a
+        journal that is far beyond them, only the oldest.
 
         By the configured bounds the last JOURNAL_KEEP_LEAST entries stay at any age. No entry is
         dropped for its age after a jump of the store's clock, nor before the clocks are compared.
@@ -80,15 +87,29 @@ class Journal:
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
     ) -> tuple[list[Entry], Cursor]:
-        """The last entries that match, oldest first, and the cursor to follow on from."""
+        """The last entries that match, oldest first, and the cursor to follow on from.
+
+        They are searched from the end, a few hundred entries further than the first that is older
+        than `begin`: a clock that was set back may have mixed some. What is not among the last
+        JOURNAL_SEARCHED_MAX is searched from the beginning.
+        """
         if limit and begin is None and subject is None:
             return self.tail(limit)
-        found: deque[Entry] = deque(maxlen=limit)
+        page = JOURNAL_READ_MAX
+        while page <= JOURNAL_SEARCHED_MAX and (limit or begin is not None):
+            entries, cursor = self.tail(page)
+            found = [entry for entry in entries if matches(entry, begin, subject)]
+            if len(entries) < page or (limit and len(found) >= limit):
+                return found[-limit:] if limit else found, cursor
+            if begin is not None and all(entry.at < begin for entry in entries[: page // 4]):
+                return found, cursor
+            page *= 4
+        kept: deque[Entry] = deque(maxlen=limit)
         cursor = BEGINNING
         for batch in self.since():
-            found.extend(entry for entry in batch.entries if matches(entry, begin, subject))
+            kept.extend(entry for entry in batch.entries if matches(entry, begin, subject))
             cursor = batch.cursor
-        return list(found), cursor
+        return list(kept), cursor
 
     def follow(
         self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None
@@ -119,11 +140,16 @@ class Journal:
         return next(iter(self._store.journal(limit=1).entries), None)
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Trim the journal in a transaction of its own; return how many entries were dropped."""
+        """Trim the journal to its bounds, in short transactions; return how many entries were
+        dropped.
+        """
         steady_clock(self._store).compare()
-        return self._store.transact(
+        total = 0
+        while dropped := self._store.transact(
             lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[]
-        )
+        ):
+            total += dropped
+        return total
 
 
 def retention_limit(journal: Journal, tx: Tx, age_s: float, *, age_given: bool = False) -> datetime:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import Corrupt, LockTimeout, NotFound
+from holdfast.kernel.limits import JOURNAL_TRIM_MAX
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
@@ -349,13 +350,13 @@ class _MemoryTx(_MemoryReadTx):
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         self._check_current()
         entries = self._journal
+        oldest = enumerate(entries[:JOURNAL_TRIM_MAX])
         # The newest stays, whatever age a stepped clock gives it.
-        newest = enumerate(entries[::-1])
-        kept = tuple(
-            e for age, e in newest if age == 0 or (age < keep and (age < least or e.at >= before))
-        )[::-1]
-        self._journal = kept
-        return len(entries) - len(kept)
+        beyond = len(entries) - max(keep, 1)
+        old = len(entries) - max(least, 1)
+        kept = [e for at, e in oldest if at >= beyond and (at >= old or e.at >= before)]
+        self._journal = (*kept, *entries[JOURNAL_TRIM_MAX:])
+        return len(entries) - len(self._journal)
 
     def notify(self, topic: str) -> None:
         self.topics[topic] = None

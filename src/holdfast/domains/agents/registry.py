@@ -311,7 +311,10 @@ class Agents:
         its error, unless `damaged` is a list that collects such errors.
         """
         _check_limit(limit)
-        found = self.store.read(lambda tx: tx.find(AGENTS, "name", damaged=damaged), scope=[AGENTS])
+        most = None if fresh else limit
+        found = self.store.read(
+            lambda tx: tx.find(AGENTS, "name", limit=most, damaged=damaged), scope=[AGENTS]
+        )
         now = self.store.now()
         return [row.record for row in found if not fresh or row.record.fresh(now)][:limit]
 

@@ -18,6 +18,9 @@ from holdfast.kernel.store import Damage, ReadTx
 _LAST = (1 << 63) - 1
 """The lowest of all priorities, as the index has it."""
 
+_FIRST_PAGE = 4
+"""How many jobs each stream reads at first: there may be a stream for each of many queues."""
+
 Arrival = tuple[int, str]
 """The place of a job among all: its arrival, then its id."""
 
@@ -134,7 +137,7 @@ def _backwards(
     """Jobs whose place behind `match` is their arrival, newest first. A page ends with whole
     arrivals.
     """
-    size = JOBS_PAGE
+    size = _FIRST_PAGE
     while True:
         bad: Damage | None = None if damaged is None else []
         found = tx.find(JOBS, index, match, stop=stop, reverse=True, limit=size, damaged=bad)
@@ -151,7 +154,7 @@ def _backwards(
         yield from whole
         if not full:
             return
-        stop, size = (last + 1,), JOBS_PAGE
+        stop, size = (last + 1,), min(4 * size, JOBS_PAGE)
 
 
 def _add_damage(damaged: Damage | None, bad: Damage | None) -> None:

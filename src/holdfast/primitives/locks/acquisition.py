@@ -226,6 +226,9 @@ class Acquisition:
 
     def _new_grant(self, taken: tuple[str, ...], token: int, **more: Any) -> Grant:
         request = self._request
+        if taken and not isinstance(request.process, ThisProcess):
+            # Its holder has nothing but the token, and sends it here.
+            self._owner.tokens.note([(token, taken[0])])
         return Grant(
             self._owner,
             id=self._id,

@@ -4,7 +4,9 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,12 +15,15 @@ from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder, Liveness, orphaned, probe, stopped
 from holdfast.kernel.names import check_label
+from holdfast.kernel.store import ReadTx
 from holdfast.primitives.locks import policy
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Mode, Waiter
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Mode, Waiter, lock_in
 from holdfast.primitives.locks.request import LockRequest, make_draft
 from holdfast.primitives.locks.table import LockTable
+
+T = TypeVar("T")
 
 _CHAIN_MAX = 100
 _QUEUE_MAX = 1000
@@ -149,6 +154,20 @@ Purpose = Callable[[str], tuple[str, ...]]
 """What a job's process runs for, as other parts of the store know: see `Explanation.behind`."""
 
 
+class _View(LockTable):
+    """The table as one call reads it. Each process in it is probed once, as many rows name it."""
+
+    def __init__(self, tx: ReadTx, probe: Callable[[Holder | None], Alive]) -> None:
+        super().__init__(tx)
+        self.alive = cache(probe)
+
+    def names(self, *, start: str | None = None, limit: int | None = None) -> list[str]:
+        """What is held or waited for, by name. The rows need not be read again."""
+        rows = self.tx.range(LOCKS, start=start, limit=limit, damaged=[])
+        self._locks |= {row.key: lock_in(row) for row in rows}
+        return [row.key for row in rows]
+
+
 class Inspector:
     """Reads the lock table, and probes the processes in it from this process."""
 
@@ -160,36 +179,36 @@ class Inspector:
 
     def status(self, name: str) -> LockStatus:
         check_label(name, "resource")
-        return self._context.read(lambda table: self._status(table, name))
+        return self._read(lambda table: self._status(table, name))
 
     def list_held(self) -> list[LockStatus]:
-        def statuses(table: LockTable) -> list[LockStatus]:
-            return [self._status(table, row.key) for row in table.tx.range(LOCKS, damaged=[])]
+        def statuses(table: _View) -> list[LockStatus]:
+            return [self._status(table, name) for name in table.names()]
 
-        return self._context.read(statuses)
+        return self._read(statuses)
 
     def counts(self) -> LockCounts:
-        def counts(table: LockTable) -> LockCounts:
+        def counts(table: _View) -> LockCounts:
             waiting = table.tx.count(LOCK_WAITS, "job")
             return LockCounts(resources=table.tx.count(LOCKS), waiting=waiting)
 
-        return self._context.read(counts)
+        return self._read(counts)
 
     def page(self, *, after: str, limit: int) -> list[LockLine]:
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
 
-        def lines(table: LockTable) -> list[LockLine]:
+        def lines(table: _View) -> list[LockLine]:
             # One more, as a range begins with the name it is given.
-            rows = table.tx.range(LOCKS, start=after or None, limit=limit + 1, damaged=[])
-            names = [row.key for row in rows if row.key != after][:limit]
+            found = table.names(start=after or None, limit=limit + 1)
+            names = [name for name in found if name != after][:limit]
             return [self._line(table, name) for name in names]
 
-        return self._context.read(lines)
+        return self._read(lines)
 
     def explain(self, name: str) -> Explanation:
         check_label(name, "resource")
-        found = self._context.read(lambda table: self._explanation(table, name))
+        found = self._read(lambda table: self._explanation(table, name))
         holds = [*found.status.holds]
         holds += [hold for blockage in found.blockages for hold in blockage.holds]
         known = {by: self._behind(by) for by in dict.fromkeys(hold.by for hold in holds)}
@@ -215,25 +234,25 @@ class Inspector:
         return context.read(obstruction)
 
     def graph(self) -> Graph:
-        def graph(table: LockTable) -> Graph:
-            names = [row.key for row in table.tx.range(LOCKS, damaged=[])]
+        def graph(table: _View) -> Graph:
+            names = table.names()
             waiters = {waiter.id: waiter for name in names for waiter in table.queue(name)}
             return self._graph(table, names, waiters)
 
-        return self._context.read(graph)
+        return self._read(graph)
 
     def contention(self, *, limit: int) -> Graph:
         """The graph of the first `limit` waiters, by job: what they wait for, and who holds it."""
 
-        def graph(table: LockTable) -> Graph:
+        def graph(table: _View) -> Graph:
             rows = table.tx.find(LOCK_WAITS, "job", limit=limit, damaged=[])
             waiters = {row.record.id: row.record for row in rows}
             names = dict.fromkeys(name for one in waiters.values() for name in one.names)
             return self._graph(table, names, waiters, queue_max=_QUEUE_MAX)
 
-        return self._context.read(graph)
+        return self._read(graph)
 
-    def _status(self, table: LockTable, name: str) -> LockStatus:
+    def _status(self, table: _View, name: str) -> LockStatus:
         now = self._store.now()
         queue = tuple(
             WaitStatus(
@@ -242,7 +261,7 @@ class Inspector:
                 mode=waiter.mode,
                 since=waiter.arrived_at,
                 priority=waiter.priority,
-                alive=self._alive(waiter.process),
+                alive=table.alive(waiter.process),
                 process=waiter.process,
                 names=waiter.names,
                 looks=waiter.wait_only,
@@ -251,7 +270,7 @@ class Inspector:
         )
         return LockStatus(name=name, now=now, holds=self._holds(table, name, now), queue=queue)
 
-    def _line(self, table: LockTable, name: str) -> LockLine:
+    def _line(self, table: _View, name: str) -> LockLine:
         waited = table.lock(name).waited
         first = next(table.queue(name), None) if waited else None
         return LockLine(
@@ -261,7 +280,7 @@ class Inspector:
             waited_since=None if first is None else first.arrived_at,
         )
 
-    def _explanation(self, table: LockTable, name: str) -> Explanation:
+    def _explanation(self, table: _View, name: str) -> Explanation:
         status = self._status(table, name)
         blockages = tuple(self._blockages(table, status))
         survivors = {
@@ -280,7 +299,7 @@ class Inspector:
 
     def _graph(
         self,
-        table: LockTable,
+        table: _View,
         names: Iterable[str],
         waiters: Mapping[str, Waiter],
         *,
@@ -290,7 +309,7 @@ class Inspector:
         edges: list[Edge] = []
         for name in names:
             for hold in table.lock(name).holds:
-                alive = self._alive(hold.process)
+                alive = table.alive(hold.process)
                 edges.append(Edge(job=hold.by, resource=name, mode=hold.mode, alive=alive))
             for position, waiter in enumerate(islice(table.queue(name), queue_max), 1):
                 if waiter.id in waiters:
@@ -300,17 +319,17 @@ class Inspector:
                             resource=name,
                             mode=waiter.mode,
                             position=position,
-                            alive=self._alive(waiter.process),
+                            alive=table.alive(waiter.process),
                         )
                     )
         cycles = (policy.find_cycle(table, waiter) for waiter in waiters.values())
         texts = {policy.describe_cycle(steps) for steps in cycles if steps}
         return Graph(edges=tuple(edges), deadlocks=tuple(sorted(texts)))
 
-    def _holds(self, table: LockTable, name: str, now: datetime) -> tuple[HoldStatus, ...]:
+    def _holds(self, table: _View, name: str, now: datetime) -> tuple[HoldStatus, ...]:
         found = []
         for hold in table.lock(name).holds:
-            alive = self._alive(hold.process)
+            alive = table.alive(hold.process)
             liveness = Liveness.UNKNOWN if alive is Alive.NO_PROCESS else Liveness(alive.value)
             found.append(
                 HoldStatus(
@@ -328,12 +347,15 @@ class Inspector:
             )
         return tuple(found)
 
-    def _alive(self, process: Holder | None) -> Alive:
+    def _probe(self, process: Holder | None) -> Alive:
         if process is None:
             return Alive.NO_PROCESS
         return Alive(probe(process, self._processes, embedded=self._store.embedded).value)
 
-    def _blockages(self, table: LockTable, status: LockStatus) -> list[Blockage]:
+    def _read(self, body: Callable[[_View], T]) -> T:
+        return self._context.read(lambda table: body(_View(table.tx, self._probe)))
+
+    def _blockages(self, table: _View, status: LockStatus) -> list[Blockage]:
         """What the holders wait for, and the holders of that, and so on, each once."""
         found: list[Blockage] = []
         # Where nobody holds, the waiters wait for something else of their sets.

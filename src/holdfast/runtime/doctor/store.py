@@ -2,6 +2,7 @@
 
 import glob
 import os
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -235,7 +236,7 @@ def schema(hf: Holdfast) -> list[Finding]:
         return found
     # `holdfast agents list` cannot show these, and exits with their status.
     damaged: Damage = []
-    hf.agents.list_agents(limit=0, damaged=damaged)
+    hf.agents.list_agents(limit=sys.maxsize, damaged=damaged)
     if damaged:
         first = failed(damaged[0])
         number = counted(len(damaged), "agent's record", "agents' records")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from holdfast.kernel import faults
+from holdfast.kernel.limits import JOURNAL_TRIM_MAX
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.checks import ENDED, check_key, storable
@@ -48,8 +49,10 @@ _ENDS = (
     "ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
 )
 _TRIM = (
-    f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) "
-    f"AND (at < %s AND {_PLACE} <= {_ENDS} OFFSET %s) OR {_PLACE} <= {_ENDS} OFFSET %s))"
+    "DELETE FROM holdfast.journal WHERE revision IN (SELECT revision FROM (SELECT life, xid, "
+    "revision, at FROM holdfast.journal WHERE ns = %s ORDER BY life, xid, revision LIMIT "
+    f"{JOURNAL_TRIM_MAX}) AS oldest WHERE {_PLACE} < {_ENDS}) "
+    f"AND (at < %s AND {_PLACE} <= {_ENDS} OFFSET %s) OR {_PLACE} <= {_ENDS} OFFSET %s)))"
 )
 _TAKE = f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
 _XID_IF_ANY = bound(f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")

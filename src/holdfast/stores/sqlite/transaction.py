@@ -187,15 +187,10 @@ class SqliteTx(SqliteReadTx, SqlTx):
         return revision
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
-        newest = "(SELECT max(revision) FROM journal WHERE ns = ?1)"
-        nth = (
-            "(SELECT revision FROM journal WHERE ns = ?1 ORDER BY revision DESC LIMIT 1 OFFSET {})"
-        )
-        return self.change(
-            f"DELETE FROM journal WHERE ns = ?1 AND revision < {newest} "
-            f"AND (at < ?3 AND revision <= {nth.format('?4')} OR revision <= {nth.format('?2')})",
-            (self._ns, keep, microseconds(before), least),
-        )
+        # Imported here: most transactions do not trim.
+        from holdfast.stores.sqlite.trim import trim
+
+        return trim(self, self._ns, keep=keep, before=microseconds(before), least=least)
 
     def notify(self, topic: str) -> None:
         check_texts(topic)

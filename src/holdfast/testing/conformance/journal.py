@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.kernel.clock import after, ago
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import JOURNAL_READ_MAX
+from holdfast.kernel.limits import JOURNAL_READ_MAX, JOURNAL_TRIM_MAX
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Store, Tx
 from holdfast.testing.conformance.harness import (
@@ -124,6 +124,25 @@ class JournalSuite(Suite):
             store.transact(lambda tx: tx.trim(keep=100, before=ago(tx.now, 1e300)), scope=[]) == 0
         )
         assert [entry.subject for entry in store.journal().entries] == ["a", "b"]
+
+    def test_a_trim_is_bounded(self, store: Store) -> None:
+        def body(tx: Tx) -> None:
+            for i in range(JOURNAL_TRIM_MAX + 5):
+                tx.append(actor="t", kind="k", subject=str(i))
+
+        def trim() -> int:
+            return store.transact(
+                lambda tx: tx.trim(keep=2, before=ago(tx.now, 1000)), scope=[THINGS]
+            )
+
+        store.transact(body, scope=[THINGS])
+        assert [trim(), trim(), trim()] == [JOURNAL_TRIM_MAX, 3, 0]
+        last = [str(JOURNAL_TRIM_MAX + i) for i in (3, 4)]
+        assert [entry.subject for entry in store.journal().entries] == last
+        for i in range(3):
+            append(store, f"s{i}")
+        assert trim() == 3
+        assert [entry.subject for entry in store.journal().entries] == ["s1", "s2"]
 
     def test_a_read_of_the_journal_is_bounded(self, store: Store) -> None:
         def body(tx: Tx) -> None:
