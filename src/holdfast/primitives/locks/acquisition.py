@@ -59,7 +59,7 @@ _REAP_AGAIN_S = 0.02
 _STORE_LOST_S = 1.0
 _UNWATCHED_S = 0.01
 """How long a wait may last before the processes ahead are watched. A watch costs more than a short
-wait, and a death is noticed later by this much at most.
+wait, and a death in its beginning is noticed later by this much at most.
 """
 
 
@@ -68,6 +68,8 @@ class Acquisition:
 
     _steps: RequestSteps
     _next_refresh: Deadline
+    _unwatched: Deadline
+    """Until when nobody ahead is watched."""
     _report: Deadline
     """When the wait is journalled, if it was not at its beginning."""
 
@@ -247,7 +249,6 @@ class Acquisition:
             return self._answer_now()
         began_s = time.monotonic()
         self._next_refresh = Deadline(leases.renew_every_s(context.settings.lease_s))
-        self._report = Deadline(context.settings.report_waits_s)
         with context.store.listen() as listener:
             steps.draft = draft = replace(draft, address=listener.address)
             answer = self._transact(steps.grant_or_queue, shortcut=steps.on_hot_path)
@@ -256,7 +257,12 @@ class Acquisition:
                     if answer.waiter.outcome is not None:
                         answer = self._transact(steps.read_outcome)
                         continue
-                    self._waited = True
+                    if not self._waited:
+                        self._waited = True
+                        self._unwatched = Deadline(_UNWATCHED_S)
+                        # It begins after the arrival: the grant of a wait that was reported is
+                        # journalled too.
+                        self._report = Deadline(context.settings.report_waits_s)
                     self._show_ahead(answer.ahead)
                     # Those that were alive before the wait may be dead after it.
                     steps.verified.clear()
@@ -310,7 +316,8 @@ class Acquisition:
     def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
-        if self._wait(listener, earliest(deadline.left_s(), _UNWATCHED_S)).notified:
+        unwatched_s = self._unwatched.left_s()
+        if unwatched_s and self._wait(listener, earliest(deadline.left_s(), unwatched_s)).notified:
             state = self._reap_and_read(waiting, listener)
             if _differs(state, waiting):
                 return state
