@@ -12,7 +12,6 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import LISTEN_TOPICS_MAX, WAIT_RECHECK_S
 from holdfast.kernel.store import Woken
 
-
 _NOTICES_BYTES = 4096
 
 
