@@ -59,7 +59,7 @@ _REAP_AGAIN_S = 0.02
 _STORE_LOST_S = 1.0
 _UNWATCHED_S = 0.01
 """How long a wait may last before the processes ahead are watched. A watch costs more than a short
-wait, and a death is noticed later by this much at most.
+wait, and a death in its beginning is noticed later by this much at most.
 """
 
 
@@ -69,6 +69,8 @@ class Acquisition:
     _steps: RequestSteps
     _refresh_at_s: float
     """When the waiter renews its lease, on the monotonic clock."""
+    _unwatched_until_s: float
+    """Until when nobody ahead is watched."""
     _report_at_s: float
     """When the waiter journals that it waits."""
 
@@ -252,8 +254,6 @@ class Acquisition:
         began_s = time.monotonic()
         settings = context.settings
         self._refresh_at_s = began_s + leases.renew_every_s(settings.lease_s)
-        report_s = settings.report_waits_s
-        self._report_at_s = math.inf if report_s is None else began_s + report_s
         with context.store.listen() as listener:
             draft = make_draft(context, self._request, self._id, listener.address)
             steps = self._steps = RequestSteps(
@@ -265,7 +265,13 @@ class Acquisition:
                     if answer.waiter.outcome is not None:
                         answer = self._transact(steps.read_outcome)
                         continue
-                    self._waited = True
+                    if not self._waited:
+                        self._waited = True
+                        # After the arrival: the grant of a wait that was reported is journalled too.
+                        now_s = time.monotonic()
+                        self._unwatched_until_s = now_s + _UNWATCHED_S
+                        report_s = settings.report_waits_s
+                        self._report_at_s = math.inf if report_s is None else now_s + report_s
                     self._show_ahead(answer.ahead)
                     # Those that were alive before the wait may be dead after it.
                     steps.verified.clear()
@@ -322,7 +328,11 @@ class Acquisition:
     def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
-        if self._wait(listener, earliest(deadline.left_s(), _UNWATCHED_S)).notified:
+        unwatched_s = self._unwatched_until_s - time.monotonic()
+        if (
+            unwatched_s > 0
+            and self._wait(listener, earliest(deadline.left_s(), unwatched_s)).notified
+        ):
             state = self._reap_and_read(waiting, listener)
             if _differs(state, waiting):
                 return state

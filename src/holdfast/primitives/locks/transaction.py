@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.kernel.limits import LOCK_REAPED_MAX
+from holdfast.kernel.limits import LOCK_JOURNAL_NAMES_MAX, LOCK_REAPED_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
@@ -36,9 +36,6 @@ from holdfast.primitives.locks.table import WritableLockTable
 from holdfast.primitives.steady_clock import SteadyClock
 
 SCOPE = (LOCKS, LOCK_WAITS)
-
-_JOURNAL_NAMES_MAX = 16
-"""How many names of a large set, or holders, an entry lists: journal entries are bounded."""
 
 
 class Suspect(NamedTuple):
@@ -247,7 +244,7 @@ class LockTransaction:
     def time_out(self, waiter: Waiter) -> None:
         """Remove a waiter whose time limit passed; the journal names the holders."""
         holders = {one.hold.by for one in policy.blocking_holds(self.table, waiter)}
-        self.leave(waiter, "lock.timed_out", held_by=sorted(holders)[:_JOURNAL_NAMES_MAX])
+        self.leave(waiter, "lock.timed_out", held_by=sorted(holders)[:LOCK_JOURNAL_NAMES_MAX])
 
     def reap(self, suspects: Iterable[Suspect]) -> list[Reaped]:
         """Remove those grants and waiters that may be reclaimed by now, and hand over."""
@@ -460,14 +457,14 @@ class LockTransaction:
             "lock.waiting",
             by=waiter.by,
             mode=waiter.mode.value,
-            held_by=sorted(holders)[:_JOURNAL_NAMES_MAX],
+            held_by=sorted(holders)[:LOCK_JOURNAL_NAMES_MAX],
             **data,
         )
 
     def _append(self, names: Sequence[str], kind: str, **data: object) -> int:
         """Journal an event under each name; return the revision of the first entry."""
         if len(names) > 1:
-            data["names"] = list(names[:_JOURNAL_NAMES_MAX])
+            data["names"] = list(names[:LOCK_JOURNAL_NAMES_MAX])
         revisions = [
             self._journal.append(self._tx, kind=kind, subject=name, data=data) for name in names
         ]
