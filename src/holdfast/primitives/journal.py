@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.kernel import clock
-from holdfast.kernel.limits import JOURNAL_KEEP_LEAST, JOURNAL_LAG_SCAN_MAX, JOURNAL_TRIM_EVERY
+from holdfast.kernel.limits import (
+    JOURNAL_KEEP_LEAST,
+    JOURNAL_LAG_SCAN_MAX,
+    JOURNAL_READ_MAX,
+    JOURNAL_TRIM_EVERY,
+)
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
@@ -73,9 +78,11 @@ class Journal:
 
     def since(self, cursor: Cursor = BEGINNING) -> Iterator[Batch]:
         """The present entries behind the cursor, in batches."""
-        while (batch := self._store.journal(cursor)).entries:
+        found = JOURNAL_READ_MAX
+        # A shorter batch is the last one, and asking for the next costs as much as reading it.
+        while found == JOURNAL_READ_MAX and (batch := self._store.journal(cursor)).entries:
             yield batch
-            cursor = batch.cursor
+            found, cursor = len(batch.entries), batch.cursor
 
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
