@@ -67,6 +67,7 @@ LOCK_TIMEOUT_S = 30.0  # how long `acquire` waits by default
 LOCK_LEASE_S = 30.0  # how long an unknown holder counts as alive; it renews at a third of it
 HOLD_LEASE_S = 600.0  # the same for counted holds, where each renewal is a sync
 LOCK_PRIORITY_AGE_S = 10.0  # seconds of earlier arrival that one step of priority is worth
+LOCK_JOURNAL_WAITS_S = 1.0  # how long a wait must last to be journalled
 LOCK_PRIORITY_MAX = 1000  # greatest priority, up or down
 # How often later requests that may delay a waiter overtake it. Fewer leave free resources idle
 # behind a blocked set; more let large sets wait long.

@@ -146,6 +146,11 @@ class Tx(ReadTx, Protocol):
         The newest `least` of those within `keep` stay at any age, and the newest entry always.
         """
 
+    def token(self) -> int:
+        """A token for one of several grants of this transaction: greater than any before it on the
+        same records, and no other grant or journal entry has it.
+        """
+
     def notify(self, topic: str) -> None:
         """Wake the listeners of the topic after the commit."""
 

@@ -21,7 +21,9 @@ from holdfast.stores.checks import check_key, no_index, out_of_scope, storable
 from holdfast.stores.query import Query, QueryTx
 
 
-class Dialect(Struct, frozen=True):
+class Dialect(Struct, frozen=True, eq=False):
+    """Compared by identity: every statement looks its text up by the dialect."""
+
     mark: str
     """A parameter."""
     schema: str
@@ -60,6 +62,8 @@ class Table:
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
+        self.finds: dict[tuple[str, bool], str] = {}
+        """The statements between two bounds of an index, forwards or backwards, with a limit."""
 
     def putting(self, placed: tuple[bool, ...]) -> str:
         """`put` without parameters for the indexes that a record is not in. Built once."""
@@ -82,6 +86,8 @@ class Table:
             + suffix
         )
         self.selects[column, shape, suffix] = sql
+        if bounded and limited and not offset and not suffix and column != "key":
+            self.finds[column.removeprefix("by_"), reverse] = sql
         return sql
 
     def delete_if(self, keys: int) -> str:

@@ -144,6 +144,9 @@ class FilesTx(FilesReadTx[SqliteTx]):
     ) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
+    def token(self) -> int:
+        return self._tx.token()
+
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         return self._tx.trim(keep=keep, before=before, least=least)
 

@@ -138,7 +138,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._taken = 0
         """From the first revision taken up to this one, all are this transaction's."""
         self._spare: list[int] = []
-        self._appended = 0
+        self._given = 0
         self._failure: psycopg.Error | None = None
         super().__init__(raw, namespace, plan.names, _NOT_YET)
 
@@ -244,12 +244,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         encoded = check_entry(data).decode()
-        revision = self._entry_revision()
+        revision = self.token()
         self.write(
             _APPEND,
             (revision, self._raw.incarnation, self._ns, self.now, actor, kind, subject, encoded),
         )
-        self._appended += 1
         self.notify(JOURNAL_TOPIC)
         return revision
 
@@ -287,14 +286,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._send(*ending)
         faults.reach("postgres.commit.after")
 
-    def _entry_revision(self) -> int:
-        """The transaction's own for the first entry; for the others more from the sequence, several
-        at a time.
-        """
-        if not self._appended:
+    def token(self) -> int:
+        """The transaction's own revision first; then more from the sequence, several at a time."""
+        self._given += 1
+        if self._given == 1:
             return self.revision
         if not self._spare:
-            number = min(2 * self._appended, _REVISIONS_AT_ONCE_MAX)
+            number = min(2 * (self._given - 1), _REVISIONS_AT_ONCE_MAX)
             self._keep([row[0] for row in self._send(bound(_MORE, (number,)))[0].rows])
         return self._spare.pop()
 
