@@ -214,6 +214,7 @@ HTTP_REFUSED_BYTES_MAX = 8 << 20  # refused body that is discarded, so that a cl
 HTTP_REFUSED_S = 1.0  # wait for the next piece of such a body
 HTTP_STOP_S = 5.0  # how long a stopping server waits for its answers
 HTTP_KEEP_ALIVE_S = 15.0  # how often an event stream sends a sign of life
+HTTP_LISTEN_ON_S = 5.0  # how long a server listens for changes after the last client that waited
 HTTP_HEAD_S = 10.0  # for a client to send the head of a request, from its connection on
 HTTP_BODY_S = 30.0  # for a client to send the body
 HTTP_READ_S = 60.0  # for a client to read an answer that does not fit into the buffers
