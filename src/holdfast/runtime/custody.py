@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
@@ -30,7 +31,7 @@ _EXIT_NOT_EXECUTABLE = 126
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # The environment variable in which a wrapper on standby keeps its own state.
 _SAVED = "HOLDFAST_STANDBY"
-LEFTOVERS = ("wait", "keep", "end")
+Leftovers = Literal["wait", "keep", "end"]
 """What happens to processes that the command leaves behind: wait for them, leave the claim to them,
 or end them.
 """
