@@ -98,7 +98,7 @@ class _Asking:
         self._store = work.open_store(folder)
         folders = GenerationFolders(lambda: folder)
         outside = AgentPorts(Procfs(), _NoTmux(), ManifestFiles(), folders, _NoGateways())
-        self._agents = Agents(self._store, Journal(self._store, actor="bench"), outside)
+        self._agents = Agents(self._store, Journal(self._store, actor="bench"), lambda: outside)
         self._random = random.Random(number)
 
     def _ask(self, name_or_id: str) -> bool:

@@ -53,7 +53,7 @@ class Entry(Value, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True):
     """Journal entries, and the cursor behind the last one."""
 
     entries: list[Entry]
@@ -150,7 +150,7 @@ class Tx(ReadTx, Protocol):
         """Wake the listeners of the topic after the commit."""
 
 
-class Woken(NamedTuple):
+class Woken(Struct, frozen=True):
     """Why a wait ended: a notice, or these readable descriptors. Neither: check again."""
 
     notified: bool

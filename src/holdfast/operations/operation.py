@@ -32,7 +32,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Union,
     cast,
     get_args,
@@ -68,7 +67,7 @@ class Nothing(Request, frozen=True, kw_only=True):
     """The request of an operation that takes none."""
 
 
-class Positional(NamedTuple):
+class Positional(msgspec.Struct, frozen=True):
     """A field that the command line takes as an argument."""
 
     metavar: str | None = None

@@ -75,7 +75,7 @@ class Agents:
     def _ports(self) -> AgentPorts:
         # Made when they are first needed: to resolve a name takes none of them.
         if self._made_ports is None:
-            self._made_ports = self._make_ports()._replace(embedded=self.store.embedded)
+            self._made_ports = replace(self._make_ports(), embedded=self.store.embedded)
         return self._made_ports
 
     def publish(
