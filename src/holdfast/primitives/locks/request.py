@@ -7,7 +7,8 @@ transaction, and end in an answer: granted, waiting, deadlocked, not granted.
 import shlex
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import to_plain
@@ -29,7 +30,7 @@ from holdfast.primitives.locks.wait import Ahead, all_ahead, as_ahead
 from holdfast.primitives.steady_clock import SteadyClock
 
 
-class LockRequest(NamedTuple):
+class LockRequest(Struct, frozen=True):
     """What a caller requests, checked: see `check_request`."""
 
     names: tuple[str, ...]
@@ -141,14 +142,14 @@ def make_draft(context: LockContext, request: LockRequest, request_id: str) -> W
     )
 
 
-class Granted(NamedTuple):
+class Granted(Struct, frozen=True):
     """The job has all the names: by a new hold, and by those that it had before."""
 
     hold: LockHold | None
     own: list[LockHold]
 
 
-class Waiting(NamedTuple):
+class Waiting(Struct, frozen=True):
     """The request must wait; these are just ahead of it."""
 
     waiter: Waiter
@@ -157,19 +158,19 @@ class Waiting(NamedTuple):
     """What blocks a request that does not wait, if its caller wants to know."""
 
 
-class Unverified(NamedTuple):
+class Unverified(Struct, frozen=True):
     """The answer depends on whether these are alive; nothing was changed."""
 
     ahead: list[Ahead]
 
 
-class Deadlocked(NamedTuple):
+class Deadlocked(Struct, frozen=True):
     """Waiting would have closed this cycle."""
 
     cycle: str
 
 
-class NotGranted(NamedTuple):
+class NotGranted(Struct, frozen=True):
     """The request ended without a grant."""
 
     reason: str

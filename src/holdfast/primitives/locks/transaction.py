@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import count, islice, takewhile
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
@@ -40,7 +40,7 @@ _JOURNAL_NAMES_MAX = 16
 """How many names of a large set, or holders, an entry lists: journal entries are bounded."""
 
 
-class Suspect(NamedTuple):
+class Suspect(Struct, frozen=True):
     """A hold or a waiter whose process may be gone, and what is known of that process."""
 
     id: str
@@ -49,7 +49,7 @@ class Suspect(NamedTuple):
     liveness: Liveness
 
 
-class Reaped(NamedTuple):
+class Reaped(Struct, frozen=True):
     """A hold that was taken away, or a waiter that was removed, when `hold` is None."""
 
     names: tuple[str, ...]
