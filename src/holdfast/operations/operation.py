@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Method = Literal["GET", "POST", "DELETE"]
 Undo = Callable[["Holdfast", Any, "Wait"], None]
 
-_PATH_FIELD = re.compile(r"\{(\w+)\}")
+_PATH_FIELD = r"\{(\w+)\}"
 _FROM_FIELD: Any = object()
 
 
@@ -256,7 +256,7 @@ class Operation:
     @property
     def path_fields(self) -> tuple[str, ...]:
         """The fields that the path names."""
-        return tuple(_PATH_FIELD.findall(self.path))
+        return tuple(re.findall(_PATH_FIELD, self.path))
 
     @property
     def other_fields(self) -> list[msgspec.structs.FieldInfo]:
