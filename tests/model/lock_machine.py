@@ -11,6 +11,7 @@ from unittest import mock
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
@@ -620,7 +621,7 @@ class LockMachine(RuleBasedStateMachine):
         # Leases change without a notification. A waiter sees that when it rechecks by itself now
         # and then.
         now = {one.id: one.lease for one in self.ahead_now()[request_id]}
-        ahead = [one._replace(lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
+        ahead = [replace(one, lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
         suspects = self.suspects(viewer, ahead)
         if not suspects or not self.reap(viewer, suspects):
             return False

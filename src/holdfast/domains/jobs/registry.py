@@ -40,6 +40,7 @@ from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.log import warn
 from holdfast.primitives.steady_clock import steady_clock
 
 if TYPE_CHECKING:
@@ -614,7 +615,4 @@ def _picked(finished: tuple[Job, PickStep | None] | transitions.LateRefusal) -> 
 
 
 def _log(warning: str) -> None:
-    # Imported here: most picks warn of nothing and must start fast.
-    import logging
-
-    logging.getLogger("holdfast.jobs").warning("%s", warning)
+    warn("%s", warning, logger="holdfast.jobs")

@@ -7,7 +7,8 @@ transaction, and end in an answer: granted, waiting, deadlocked, not granted.
 import shlex
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import BEGINNING
@@ -34,7 +35,7 @@ from holdfast.primitives.locks.wait import Ahead, all_ahead, as_ahead
 from holdfast.primitives.steady_clock import SteadyClock
 
 
-class LockRequest(NamedTuple):
+class LockRequest(Struct, frozen=True):
     """What a caller requests, checked: see `check_request`."""
 
     names: tuple[str, ...]
@@ -152,14 +153,14 @@ _NO_LEASE = Lease(granted_at=BEGINNING, expires_at=BEGINNING)
 """A waiter gets its lease with its place in the queue."""
 
 
-class Granted(NamedTuple):
+class Granted(Struct, frozen=True):
     """The job has all the names: by a new hold, and by those that it had before."""
 
     hold: LockHold | None
     own: list[LockHold]
 
 
-class Waiting(NamedTuple):
+class Waiting(Struct, frozen=True):
     """The request must wait; these are just ahead of it."""
 
     waiter: Waiter
@@ -168,19 +169,19 @@ class Waiting(NamedTuple):
     """What blocks a request that does not wait, if its caller wants to know."""
 
 
-class Unverified(NamedTuple):
+class Unverified(Struct, frozen=True):
     """The answer depends on whether these are alive; nothing was changed."""
 
     ahead: list[Ahead]
 
 
-class Deadlocked(NamedTuple):
+class Deadlocked(Struct, frozen=True):
     """Waiting would have closed this cycle."""
 
     cycle: str
 
 
-class NotGranted(NamedTuple):
+class NotGranted(Struct, frozen=True):
     """The request ended without a grant."""
 
     reason: str

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import count, islice, takewhile
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
@@ -38,7 +38,7 @@ from holdfast.primitives.steady_clock import SteadyClock
 SCOPE = (LOCKS, LOCK_WAITS)
 
 
-class Suspect(NamedTuple):
+class Suspect(Struct, frozen=True):
     """A hold or a waiter whose process may be gone, and what is known of that process."""
 
     id: str
@@ -47,7 +47,7 @@ class Suspect(NamedTuple):
     liveness: Liveness
 
 
-class Reaped(NamedTuple):
+class Reaped(Struct, frozen=True):
     """A hold that was taken away, or a waiter that was removed, when `hold` is None."""
 
     names: tuple[str, ...]
