@@ -7,6 +7,7 @@ and names it from then on. Parameters travel beside the statement and are never 
 """
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.kernel.errors import InvalidValue
+from holdfast.stores.listener import readable
 from holdfast.stores.postgres.errors import NoAnswer
 
 T = TypeVar("T")
@@ -69,6 +71,10 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.session = secrets.randbits(63)
+        """The name of this session in the table of calls (calls.py)."""
+        self.calls = 0
+        """How many calls were sent that are noted there."""
         self.prepared: dict[str, bytes] = {}
         """The statements that this session has prepared, and their names."""
         self.reader = Transformer(self)
@@ -100,6 +106,13 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     def wait_unbounded(self, gen: Generator[Wait, Ready | int, T]) -> T:
         """Wait as the generator asks; the generator itself calls `check_patience`."""
         return super().wait(gen)
+
+    def check_open(self) -> None:
+        """Raise the driver's error if the server has ended this idle connection."""
+        if readable([self.pgconn.socket], 0):
+            self.pgconn.consume_input()
+            if self.pgconn.status == ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection is lost")
 
     def check_patience(self) -> None:
         """Raise NoAnswer after the limit."""

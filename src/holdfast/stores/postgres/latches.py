@@ -33,8 +33,9 @@ Sql = tuple[str, list[Any]]
 
 _WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
 _PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
+_LIMIT = "set_config('lock_timeout', %s, true)"
 _LEFT = f"set_config('lock_timeout', greatest(%s - {_PASSED_MS}, 1)::text, true)"
-_BEGIN: Sql = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", []
+_BEGIN: Sql = "BEGIN", []
 _NOT_DURABLE: Sql = "SET LOCAL synchronous_commit = off", []
 
 
@@ -74,12 +75,16 @@ def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Sql:
     return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
 
 
-def shared(namespace: str, space: str, stripes: Iterable[int], limit_ms: int) -> Sql:
+def limited(deadline: CallDeadline, namespace: str, space: str, stripes: Iterable[int]) -> Sql:
     """The statement that latches a space for work on single rows of it, and these stripes of its
-    keys.
+    keys, with what is left of a time limit. For a message that begins no transaction of its own.
     """
+    limit = limit_ms(deadline)
     keys = [(_WHOLE, key) for key in sorted(set(stripes))]
-    return _taking([(_SHARED, space_key(namespace, space)), *keys], limit_ms)
+    sql, parameters = _taking([(_SHARED, space_key(namespace, space)), *keys], limit)
+    if _is_usual(deadline):
+        return sql, parameters
+    return sql.replace("SELECT ", f"SELECT {_LIMIT}, ", 1), [str(limit), *parameters]
 
 
 def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Sql:
@@ -106,9 +111,13 @@ def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
 
 def begin(deadline: CallDeadline, *, durable: bool = True) -> list[Sql]:
     """The statements that begin a transaction with what is left of a time limit."""
-    # Every session begins with the default limit, and most calls have it.
-    usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
-    return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_NOT_DURABLE])]
+    limits = [] if _is_usual(deadline) else [limit(deadline)]
+    return [_BEGIN, *limits, *([] if durable else [_NOT_DURABLE])]
+
+
+def _is_usual(deadline: CallDeadline) -> bool:
+    """Every session begins with the default limit, and most calls have it."""
+    return 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
 
 
 def limit_ms(deadline: CallDeadline) -> int:
@@ -121,7 +130,7 @@ def limit(deadline: CallDeadline) -> Sql:
     It bounds each wait for a lock, which costs nothing where nobody waits; a limit on statements
     would. The client ends anything else that takes too long.
     """
-    return "SELECT set_config('lock_timeout', %s, true)", [str(limit_ms(deadline))]
+    return f"SELECT {_LIMIT}", [str(limit_ms(deadline))]
 
 
 def _number(*parts: str) -> int:
