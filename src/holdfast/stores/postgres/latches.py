@@ -30,6 +30,8 @@ zone.
 
 Sql = tuple[str, list[Any]]
 """A statement and its parameters."""
+Lock = tuple[str, int]
+"""The call that takes an advisory lock, and the lock's number."""
 
 _WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
 _PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
@@ -72,7 +74,12 @@ def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Sql:
     """The statement that takes these locks, in the same order for everyone; several of them within
     a limit from the transaction's beginning.
     """
-    return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
+    return taking(whole(keys), limit_ms)
+
+
+def whole(keys: Iterable[int]) -> list[Lock]:
+    """These locks, exclusive, in the same order for everyone."""
+    return [(_WHOLE, key) for key in sorted(set(keys))]
 
 
 def limited(deadline: CallDeadline, namespace: str, space: str, stripes: Iterable[int]) -> Sql:
@@ -80,20 +87,16 @@ def limited(deadline: CallDeadline, namespace: str, space: str, stripes: Iterabl
     keys, with what is left of a time limit. For a message that begins no transaction of its own.
     """
     limit = limit_ms(deadline)
-    keys = [(_WHOLE, key) for key in sorted(set(stripes))]
-    sql, parameters = _taking([(_SHARED, space_key(namespace, space)), *keys], limit)
+    locks = [(_SHARED, space_key(namespace, space)), *whole(stripes)]
+    sql, parameters = taking(locks, limit)
     if _is_usual(deadline):
         return sql, parameters
     return sql.replace("SELECT ", f"SELECT {_LIMIT}, ", 1), [str(limit), *parameters]
 
 
-def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Sql:
-    """The statement that latches a scope, in the one global order of spaces."""
-    return _taking(_of_scope(namespace, scope), limit_ms)
-
-
 @lru_cache(maxsize=1024)
-def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tuple[str, int]]:
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[Lock]:
+    """The locks of a scope, in the one global order of spaces."""
     whole = {space.name for space in scope if isinstance(space, Space)}
     return [
         (_WHOLE if space.name in whole else _SHARED, space_key(namespace, space.name))
@@ -101,7 +104,8 @@ def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tupl
     ]
 
 
-def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
+def taking(locks: Sequence[Lock], limit_ms: int) -> Sql:
+    """The statement that takes these locks, within a limit from the transaction's beginning."""
     # The server bounds each wait by itself. Before every further one it gets what is left of the
     # limit, or all waits together could take many times as long.
     parameters = [limit_ms] * (2 * len(locks) - 1)
