@@ -127,6 +127,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """The keys of those spaces that are latched, with or without a row."""
         self._row_locked: set[tuple[str, str]] = set()
         """Those of them that have a row."""
+        self._absent: set[tuple[str, str]] = set()
+        """Those of them that have none and were not put yet."""
         self._new: dict[tuple[str, str], _New] = {}
         """Records put under keys that are not latched yet."""
         self._late = False
@@ -216,6 +218,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             found = self._latch(space, key)
         self._latched.add((space.name, key))
         if not found:
+            self._absent.add((space.name, key))
             return None
         self._row_locked.add((space.name, key))
         return Row(key, space.decode(key, found[0][0]), found[0][1])
@@ -235,6 +238,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
             # The locked row still exists, and an update costs half of an upsert.
             ns, name, *values = self.row_of(space, key, record, self.revision)
             self.write(self._table(space).update, [*values, ns, name])
+            return
+        if (space.name, key) in self._absent:
+            # Nobody else can put it, and an insert costs less than an upsert.
+            self._absent.remove((space.name, key))
+            self.write(self._table(space).insert, self.row_of(space, key, record, self.revision))
             return
         super().put(space, key, record)
 
