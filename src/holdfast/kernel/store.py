@@ -123,6 +123,11 @@ class Tx(ReadTx, Protocol):
     def delete(self, space: Space[Any], key: str) -> bool:
         """Remove a record; False when there is none."""
 
+    def will_take(self, space: Space[Any], index: str, match: Parts = ()) -> None:
+        """Announce a `take_first` that will follow the next `get`, before anything is changed. A
+        store over a network then asks for both at once.
+        """
+
     def take_first(
         self,
         space: Space[R],

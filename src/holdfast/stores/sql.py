@@ -161,6 +161,22 @@ class SqlReadTx(QueryTx):
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
+        sql, parameters = self.statement(space, query, offset=offset, suffix=suffix)
+        found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
+        if damaged is None:
+            return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
+        sound = []
+        for key, value, rev in found:
+            try:
+                sound.append(Row(key, space.decode(key, value), rev))
+            except Corrupt as error:
+                damaged.append(error)
+        return sound
+
+    def statement(
+        self, space: Space[Any], query: Query, *, offset: int = 0, suffix: str = ""
+    ) -> tuple[str, list[Any]]:
+        """The statement of a query, and its parameters."""
         by, high, limit = query.by, query.high, query.limit
         if by is not None and by not in space.indexes:
             raise no_index(space, by)
@@ -175,16 +191,7 @@ class SqlReadTx(QueryTx):
             parameters.append(offset)
         shape = (high is not None, query.reverse, limit is not None, offset > 0)
         sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix)
-        found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
-        if damaged is None:
-            return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
-        sound = []
-        for key, value, rev in found:
-            try:
-                sound.append(Row(key, space.decode(key, value), rev))
-            except Corrupt as error:
-                damaged.append(error)
-        return sound
+        return sql, parameters
 
     def _table(self, space: Space[Any]) -> Table:
         if space.name not in self._names:

@@ -289,6 +289,8 @@ class Jobs:
 
         def body(tx: Tx) -> tuple[Job, PickStep | None] | transitions.LateRefusal:
             damaged.clear()
+            if agent_session is not None:
+                tx.will_take(JOBS, "turn", (agent_session,))
             job = transitions.existing(tx, job_id)
             late = transitions.check_verdict(tx, self._journal, job, token, verdict)
             if late is not None:
