@@ -21,7 +21,9 @@ from holdfast.stores.checks import check_key, no_index, out_of_scope, storable
 from holdfast.stores.query import Query, QueryTx
 
 
-class Dialect(Struct, frozen=True):
+class Dialect(Struct, frozen=True, eq=False):
+    """Compared by identity: every statement looks its text up by the dialect."""
+
     mark: str
     """A parameter."""
     schema: str

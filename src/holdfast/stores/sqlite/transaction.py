@@ -33,13 +33,10 @@ class SqliteReadTx(SqlReadTx):
 
     dialect = schema.DIALECT
 
-    def __init__(
-        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
-    ) -> None:
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str]) -> None:
         self._ns = namespace
         self._names = names
         self._execute: Callable[[str, Sequence[Any]], sqlite3.Cursor] = cursor.execute
-        self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
@@ -53,7 +50,10 @@ class SqliteReadTx(SqlReadTx):
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
-    """A write transaction. A file without a `counter` keeps each revision itself."""
+    """A write transaction. A file without a `counter` keeps each revision itself.
+
+    It is made before the gate; `now` is set inside.
+    """
 
     _revision = 0
     _appended = 0
@@ -65,10 +65,11 @@ class SqliteTx(SqliteReadTx, SqlTx):
         cursor: sqlite3.Cursor,
         namespace: str,
         names: frozenset[str],
-        now: datetime,
         counter: SharedCounter | None,
     ) -> None:
-        super().__init__(cursor, namespace, names, now)
+        self._ns = namespace
+        self._names = names
+        self._execute = cursor.execute
         self._counter = counter
         self.topics: dict[str, None] = {}
 
@@ -81,7 +82,8 @@ class SqliteTx(SqliteReadTx, SqlTx):
         return self._revision
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
-        faults.reach("sqlite.write")
+        if faults.hook is not None:
+            faults.reach("sqlite.write")
         try:
             return self._execute(sql, parameters).rowcount
         except UNFIT as error:
@@ -149,7 +151,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
             self._new_bound = last, last + STRIDE
             self.change(schema.KEEP_REVISION, (last + STRIDE,))
 
-    def committed(self) -> None:
+    def committed(self, _: object) -> None:
         """After the commit, still inside the gate."""
         if self._new_bound is not None and self._counter is not None:
             self._counter.begin(*self._new_bound)
