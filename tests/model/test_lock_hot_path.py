@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
@@ -268,7 +269,7 @@ class _History:
         if holds:
             hold = draw.choice(holds)
             dead = Suspect(hold.id, hold.names, hold.process, Liveness.DEAD)
-            late = dead._replace(liveness=Liveness.ALIVE)
+            late = replace(dead, liveness=Liveness.ALIVE)
             choices += [
                 lambda side: side.reap(dead),
                 lambda side: side.reap(late),

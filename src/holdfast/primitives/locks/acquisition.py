@@ -267,7 +267,8 @@ class Acquisition:
                         continue
                     if not self._waited:
                         self._waited = True
-                        # After the arrival: the grant of a wait that was reported is journalled too.
+                        # After the arrival: a wait that was reported is long enough for its grant
+                        # to be journalled too.
                         now_s = time.monotonic()
                         self._unwatched_until_s = now_s + _UNWATCHED_S
                         report_s = settings.report_waits_s
