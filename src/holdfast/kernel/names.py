@@ -48,8 +48,16 @@ def check_new_label(value: str, what: str = "label") -> str:
     """`value`, if something new may have this label: without invisible characters (`kernel.text`),
     by which two names look the same. What has such a label already is still found.
     """
+    # Most labels are ASCII, and every claim comes through here.
+    if (
+        isinstance(value, str)
+        and value.isascii()
+        and value.isprintable()
+        and 0 < len(value) <= LABEL_CHARS_MAX
+    ):
+        return value
     check_label(value, what)
-    if not value.isascii() and (found := invisible_in(value)) is not None:
+    if (found := invisible_in(value)) is not None:
         at, character = found
         raise InvalidName(
             f"{_shortened(value)} cannot be {_article(what)}: its character {at + 1}, "

@@ -163,7 +163,8 @@ class Gate:
         if inside._is_owned():
             raise nested()
         began = monotonic()
-        if not self._thread_waits():
+        thread = self._thread
+        if thread is None or not thread.busy:
             mine = done = False
             try:
                 # Ctrl-C can come out of any call here. Python runs no signal handler between the

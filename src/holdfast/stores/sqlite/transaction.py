@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import LOG_BYTES_MAX
 from holdfast.kernel.order import Parts, span_of
 from holdfast.kernel.space import R, Space
@@ -270,14 +269,16 @@ class HotPath:
             revision, bound = self._counter.take()
             if revision > bound:
                 raise Declined
-            reach("sqlite.write")
+            if faults.hook is not None:
+                faults.reach("sqlite.write")
             try:
                 connection.cursor.execute(sql, (self._namespace, revision, bound, *parameters))
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_NOTNULL:
                     raise Declined from None
                 return None
-            reach("sqlite.commit.after")
+            if faults.hook is not None:
+                faults.reach("sqlite.commit.after")
             return revision
 
         return self._in_gate(connection, insert, deadline)
@@ -290,12 +291,14 @@ class HotPath:
         connection = self._database.lend(deadline)
 
         def delete() -> int:
-            reach("sqlite.write")
+            if faults.hook is not None:
+                faults.reach("sqlite.write")
             try:
                 deleted = connection.cursor.execute(sql, (self._namespace, token, *keys)).rowcount
             except UNFIT as error:
                 raise unfit(error) from None
-            reach("sqlite.commit.after")
+            if faults.hook is not None:
+                faults.reach("sqlite.commit.after")
             return deleted
 
         return self._in_gate(connection, delete, deadline)
@@ -309,7 +312,8 @@ class HotPath:
             if connection.log.size() > LOG_BYTES_MAX:
                 # The general way restarts the log, or refuses the change.
                 raise Declined
-            reach("sqlite.gate.before")
+            if faults.hook is not None:
+                faults.reach("sqlite.gate.before")
             result = database.gate.run(change, deadline - monotonic())
             database.checkpoint_if_due(connection)
             return result
