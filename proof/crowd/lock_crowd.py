@@ -22,7 +22,9 @@ class Ran(NamedTuple):
 
     history: History
     granted_at: dict[int, float]
-    """When each contended token was granted, by the store's clock, as a time of the history."""
+    """When each contended token was granted, by the store's clock, as a time of the history. Those
+    after a short wait are here only if a process handed over that journals each of them.
+    """
     left: list[str]
     """Rows that nobody cleared away."""
 

@@ -13,8 +13,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import holdfast
-from holdfast.runtime.connection import Holdfast
+from msgspec.structs import replace
+
+from holdfast.kernel.settings import Settings
+from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.connection import Holdfast, connected
 from proof import bugs
 from proof.crowd import calls, lock_jobs
 from proof.crowd.plan import Crowd, Plan
@@ -41,11 +44,19 @@ def main(plan: Plan) -> int:
     if plan.crowd.bug:
         bugs.plant(plan.crowd.bug, random.Random(f"{plan.crowd.seed}/{plan.process}"))
     workload = WORKLOADS[plan.crowd.workload]
-    with holdfast.connect(plan.store) as hf:
+    with connected(_settings(plan)) as hf:
         workload.warm(hf)
         print("ready", flush=True)
         until = float(sys.stdin.readline())
         return _run_all(workload.threads(plan, hf, until))
+
+
+def _settings(plan: Plan) -> Settings:
+    """Every second process journals each wait: so both ways of a crowd meet in one lock table."""
+    settings = load_settings(store=plan.store)
+    each = int(plan.process.partition(".")[0]) % 2
+    waits_s = 0 if each else settings.locks.journal_waits_s
+    return replace(settings, locks=replace(settings.locks, journal_waits_s=waits_s))
 
 
 def _run_all(works: Mapping[str, Callable[[], None]]) -> int:

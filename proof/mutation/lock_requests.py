@@ -105,6 +105,12 @@ MUTANTS = [
     ),
     Mutant("a TTL is bounded", _REQUEST, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"),
     Mutant(
+        "a waiter reports a long wait once",
+        _ASKING,
+        "                    self._report = Deadline(None)\n",
+        "",
+    ),
+    Mutant(
         "an expired token is not in force",
         _MANAGER,
         "if any(hold.token == token and not clock.reclaimable(hold.lease, Liveness.ALIVE, now) "

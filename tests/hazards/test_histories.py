@@ -67,7 +67,7 @@ def examined(
 
 
 @pytest.mark.timeout(LASTS_S + 900)
-@pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
+@pytest.mark.parametrize("kind", ["locks", "turns", "claims", "counts", "fifo"])
 def test_a_crowd_on_sqlite_is_linearizable(tmp_path: Path, kind: str) -> None:
     report, ran = examined(
         f"sqlite:{tmp_path}/store.sqlite", tmp_path, Crowd("calls", kind, SEED, LASTS_S)
@@ -77,7 +77,7 @@ def test_a_crowd_on_sqlite_is_linearizable(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.timeout(LASTS_S + 900)
-@pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
+@pytest.mark.parametrize("kind", ["locks", "turns", "claims", "counts", "fifo"])
 def test_a_crowd_on_postgres_is_linearizable(tmp_path: Path, postgres_url: str, kind: str) -> None:
     report, ran = examined(postgres_url, tmp_path, Crowd("calls", kind, SEED, LASTS_S))
     assert (report.wrong, ran.failed) == ([], {})

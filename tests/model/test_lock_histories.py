@@ -54,12 +54,12 @@ def _wrong(store: str, folder: Path, crowd: Crowd) -> list[str]:
     ]
 
 
-def _in_time(store: str, folder: Path) -> None:
+def _in_time(store: str, folder: Path, kind: str = "mixed") -> None:
     """A crowd that breaks no rule; nor, unless the machine is to blame, any that is about time."""
     for number in range(TRIES):
         own = folder / str(number)
         own.mkdir()
-        wrong = _wrong(store.format(folder=own), own, lock_crowd_of("mixed", LASTS_S))
+        wrong = _wrong(store.format(folder=own), own, lock_crowd_of(kind, LASTS_S))
         assert [one for one in wrong if not re.search(OF_TIME, one)] == []
         if not wrong or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
             return
@@ -67,8 +67,9 @@ def _in_time(store: str, folder: Path) -> None:
 
 
 @pytest.mark.timeout(LASTS_S + 900)
-def test_a_crowd_on_sqlite_obeys_the_rules(tmp_path: Path) -> None:
-    _in_time("sqlite:{folder}/store.sqlite", tmp_path)
+@pytest.mark.parametrize("kind", ["mixed", "queue"])
+def test_a_crowd_on_sqlite_obeys_the_rules(tmp_path: Path, kind: str) -> None:
+    _in_time("sqlite:{folder}/store.sqlite", tmp_path, kind)
 
 
 @pytest.mark.timeout(LASTS_S + 900)

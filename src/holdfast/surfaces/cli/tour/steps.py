@@ -42,7 +42,9 @@ class Reporting:
     def listen(self, *topics):
         return Reporting(self.inner.listen(*topics))
     def wait(self, timeout_s, **more):
-        if threading.current_thread() is not threading.main_thread():
+        # A wait for a lock begins with a moment in which it watches nobody.
+        moment = timeout_s is not None and timeout_s < 0.1
+        if moment or threading.current_thread() is not threading.main_thread():
             return self.inner.wait(timeout_s, **more)
         print('asleep', flush=True)
         woken = self.inner.wait(timeout_s, **more)
