@@ -129,7 +129,8 @@ def _drawn(
     """A line through its medians, with a dot and a whisker from the least to the most at each."""
     places = [(across(size), up(figure.median)) for size, figure in line.points]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    out = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    width = 3 if colour in _OUR_LINES else 1.5
+    out = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>']
     for (x, y), (_, figure) in zip(places, line.points, strict=True):
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
         ends = f"M{x:.1f} {up(figure.low):.1f}V{up(figure.high):.1f}"

@@ -55,8 +55,8 @@ def _alone(lab: Lab) -> Row:
 
 
 _BESIDE = (
-    "Both sides wait for the sync. Holdfast adds about 0.1 ms of processor time. "
-    "Where a sync is as short as here, that is half of the raw change."
+    "Both sides wait for the sync. Holdfast adds the checks, the encoding and the gate, which count "
+    "where a sync is as short as here."
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench import locking, servers
 from bench.locking import ADVISORY, HOLDFAST, HOLDFAST_POSTGRES, LIBRARIES, Kind, Opens
-from bench.measure import Contender, Lab, Series, Spread, find, ratio
+from bench.measure import Contender, Lab, Series, find, ratio
 from bench.report import EQUAL, LESS, Row, Verdict
 
 NAME = "locks"
@@ -49,13 +49,6 @@ def measure(lab: Lab) -> list[Row]:
         )
 
 
-def _series(lab: Lab, kinds: Sequence[Kind], names: Sequence[str]) -> list[Series]:
-    def judged(series: Sequence[Series]) -> list[Spread]:
-        return [verdict.figure for verdict in [*_fastest(series), *_on_postgres(series)]]
-
-    return lab.interleave(_contenders(lab, kinds, names), judged=judged)
-
-
 def _contenders(lab: Lab, kinds: Sequence[Kind], names: Sequence[str]) -> list[Contender]:
     return [
         Contender(
@@ -74,7 +67,10 @@ def _contenders(lab: Lab, kinds: Sequence[Kind], names: Sequence[str]) -> list[C
 
 
 def _one(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
-    series = _series(lab, kinds, _ONE)
+    series = lab.interleave(
+        _contenders(lab, kinds, _ONE),
+        judged=lambda found: [one.figure for one in [*_fastest(found), *_on_postgres(found)]],
+    )
     return Row(
         name="locks-pair",
         title="Lock pair, uncontended",
@@ -101,7 +97,7 @@ def _one(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
 
 
 def _five(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
-    series = _series(lab, kinds, _FIVE)
+    series = lab.interleave(_contenders(lab, kinds, _FIVE))
     return Row(
         name="locks-five",
         title="Five locks, uncontended",

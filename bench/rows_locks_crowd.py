@@ -215,10 +215,9 @@ def _handed(lab: Lab, running: Mapping[str, str | None]) -> Row:
 
 
 _COLD = (
-    "After tens of milliseconds of sleep the caches are cold: a release that takes "
-    "0.13 ms when warm takes several times that. Then the other process must be "
-    "scheduled, look, and return to its caller. A bare flock shows what waking alone "
-    "costs."
+    "After tens of milliseconds of sleep the caches are cold, and a release takes several times as "
+    "long as when warm. Then the other process must be scheduled, look, and return to its caller. "
+    "flock shows what waking alone costs."
 )
 
 

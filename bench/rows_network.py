@@ -39,28 +39,35 @@ def measure(lab: Lab) -> list[Row]:
         database = stack.enter_context(servers.postgres())
         urls = dict(_EMBEDDED) if database is None else {**_EMBEDDED, "postgres": database}
         absent = [] if database else ["PostgreSQL"]
+        filled = stack.enter_context(lab.folder())
+        for store, url in {**urls, _LOGGED: _FILES}.items():
+            (filled / store).mkdir()
+            alone(_prepare, store, url, filled / store)
         return lab.rows(
             {
-                **{asked.title: partial(_row, lab, urls, absent, asked) for asked in _ASKED},
+                **{
+                    asked.title: partial(_row, lab, urls, filled, absent, asked) for asked in _ASKED
+                },
                 "Register hosts one by one": partial(_growth, lab),
             }
         )
 
 
-def _row(lab: Lab, urls: Mapping[str, str], absent: list[str], asked: "_Asked") -> Row:
-    stores = {**urls, _LOGGED: _FILES} if asked.logged else urls
-    contenders = [
-        Contender(
-            f"Holdfast, {store}",
-            "one boot" if "lock" in asked.what and store == "sqlite" else _survives(store),
-            lab.race(
-                prepare=partial(_prepare, store, url),
-                cast=partial(_cast, store, url, asked.kind),
-                seconds=0.4,
-            ),
+def _row(
+    lab: Lab, urls: Mapping[str, str], filled: Path, absent: list[str], asked: "_Asked"
+) -> Row:
+    """`filled` holds a registry of each store, for what changes no hosts."""
+    contenders = []
+    for store, url in ({**urls, _LOGGED: _FILES} if asked.logged else urls).items():
+        run = lab.race(
+            prepare=partial(_prepare, store, url) if asked.grows else work.prepare_nothing,
+            cast=partial(_cast, store, url, asked.kind),
+            seconds=0.4,
         )
-        for store, url in stores.items()
-    ]
+        survives = "one boot" if "lock" in asked.what and store == "sqlite" else _survives(store)
+        if not asked.grows:
+            run = partial(_within, run, filled / store)
+        contenders.append(Contender(f"Holdfast, {store}", survives, run))
     series = lab.interleave(contenders, rounds=min(lab.rounds, asked.rounds))
     return Row(
         name=asked.name,
@@ -72,6 +79,11 @@ def _row(lab: Lab, urls: Mapping[str, str], absent: list[str], asked: "_Asked") 
         logarithmic=True,
         absent=absent,
     )
+
+
+def _within(run: Callable[[Path], Sample], filled: Path, _: Path) -> Sample:
+    """A round in a folder that is there already."""
+    return run(filled)
 
 
 def _survives(store: str) -> str:
@@ -110,7 +122,8 @@ def _connect(store: str, url: str, folder: Path) -> tuple[Any, Callable[[], None
         )
         return manager, manager.close
     # A database is one for all rounds, and a round has a namespace of its own.
-    namespace = "b" + "".join(c for c in folder.name if c.isalnum())
+    name = f"{folder.parent.name}{folder.name}"
+    namespace = "b" + "".join(c for c in name if c.isalnum()).lower()
     hf = holdfast.connect(url.format(folder=folder), namespace=namespace)
     return hf.network, hf.close
 
@@ -207,6 +220,8 @@ class _Asked(NamedTuple):
     parts: int = 1
     logged: bool = False
     """Whether it is also measured with the log of transactions."""
+    grows: bool = False
+    """Whether it adds hosts, so that each round needs a registry of its own."""
     rounds: int = 2
 
 
@@ -231,6 +246,7 @@ _ASKED = (
         "register",
         Register,
         5.0,
+        grows=True,
         rounds=3,
     ),
     _Asked(
