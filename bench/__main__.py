@@ -153,7 +153,6 @@ def _run(options: argparse.Namespace, root: Path) -> report.Run:
         for family in lab.rows({name: partial(FAMILIES[name], lab)}):
             rows += family
         took_s[name] = time.monotonic() - before
-        print(f"{name}: {took_s[name]:.0f} s", flush=True)
     total_s = time.monotonic() - begun
     return report.Run(rows, facts, took_s, total_s, lab.failures, rounds=rounds, most_rounds=most)
 

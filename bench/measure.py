@@ -31,7 +31,7 @@ ROUNDS = 3
 MOST_ROUNDS = 5
 WIDE = 0.2
 """A judged ratio whose rounds differ by more than this part of their median gets more rounds."""
-EXTRA_S = 75.0
+EXTRA_S = 60.0
 """How long all of these rounds of a run may take: on a busy machine most ratios spread widely."""
 
 _START_TIMEOUT_S = 60.0
@@ -174,11 +174,13 @@ class Lab:
         """What these make, by title. One that raises is kept as a failure, and the others go on."""
         out = []
         for title, make in made.items():
+            before = time.monotonic()
             try:
                 out.append(make())
             except Exception as error:  # noqa: BLE001 - whatever it is, the other rows go on
                 traceback.print_exc()
                 self.failures.append(Failure(title, f"{type(error).__name__}: {error}"))
+            print(f"  {title}: {time.monotonic() - before:.1f} s", flush=True)
         return out
 
     @contextmanager

@@ -112,7 +112,7 @@ class Holdfast:
         assert job is not None
         assert job.token is not None
         self._current = self._jobs.finish_and_pick(
-            job.job_id, "completed", token=job.token, holder=self._holder
+            job.job_id, "completed", token=job.token, agent_session=SESSION, holder=self._holder
         ).picked
         return True
 

@@ -61,6 +61,7 @@ def measure(lab: Lab) -> list[Row]:
                     "at most 3",
                     figure,
                     figure.median <= 3,
+                    "A name is looked up as an id first, and then in an index of names.",
                     against=LESS,
                     variant=how,
                 )

@@ -19,7 +19,7 @@ from bench.report import Row, Verdict
 
 NAME = "custody"
 
-_KILLS = 12
+_KILLS = 10
 _QUICK_KILLS = 2
 _HAND_OVER_TARGET_MS = 20
 _MEMORY_TARGET_MB = 15

@@ -92,6 +92,9 @@ def _verdict(series: Series, asked: "_Asked") -> Verdict:
 
 
 _MISSED = {
+    ("register", "sqlite"): "A registration is a durable change: it waits for the disk.",
+    ("register", "files"): "A registration is a durable change: it waits for several syncs.",
+    ("register", "postgres"): "A registration is a durable change: it waits for the server's disk.",
     ("lock a router", "postgres"): "A grant on PostgreSQL waits for the server's disk, because it "
     "must survive a crash of the server.",
     ("lock a router", _LOGGED): "The journal entry of each grant and release is appended to a file "

@@ -10,7 +10,7 @@ NAME = "volatile"
 
 
 def measure(lab: Lab) -> list[Row]:
-    race = partial(lab.race, seconds=0.8)
+    race = partial(lab.race, seconds=0.6)
     raw = partial(race, prepare=work.prepare_raw_volatile)
     ours = partial(race, prepare=work.prepare_store)
     pair = lab.interleave(

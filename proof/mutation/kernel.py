@@ -202,8 +202,8 @@ MUTANTS = [
     Mutant(
         "a shorter text sorts before a longer one",
         _ORDERING,
-        r'if b"\0" in text else text) + b"\0\0")',
-        r'if b"\0" in text else text) + b"\xff\xff")',
+        r'if b"\0" in text else text) + b"\0\0"',
+        r'if b"\0" in text else text) + b"\xff\xff"',
     ),
     Mutant(
         "a NUL in a text is escaped",

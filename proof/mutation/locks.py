@@ -238,8 +238,26 @@ MUTANTS = [
     Mutant(
         "a contended grant is journalled",
         _TURNS,
-        "contended = waited or waits_elsewhere or any(lock.holds or lock.waited for lock in locks)",
-        "contended = waits_elsewhere",
+        "contended = waits_elsewhere or any(lock.holds or lock.waited for lock in locks)",
+        "contended = False",
+    ),
+    Mutant(
+        "the grant of a long wait is journalled",
+        _TURNS,
+        "journalled = seconds >= self._journal_waits_s",
+        "journalled = False",
+    ),
+    Mutant(
+        "the grant of a short wait is not journalled",
+        _TURNS,
+        "journalled = seconds >= self._journal_waits_s",
+        "journalled = True",
+    ),
+    Mutant(
+        "several grants of a transaction have different tokens",
+        _TURNS,
+        "else self._tx.token()",
+        "else self._tx.revision",
     ),
     Mutant(
         "a cycle that a grant closes is ended",

@@ -41,7 +41,7 @@ def agent(folder: Path, argv: list[str], **how: object) -> CommandAgent:
 def processes_in(folder: Path) -> Procfs:
     """The processes as a gateway has them: with FIFOs of trees in its folder."""
     processes = Procfs()
-    processes.trees = Trees(lambda: folder / "run" / "trees", lambda: PRIVATE)
+    processes.find_trees(lambda: folder / "run" / "trees", lambda: PRIVATE)
     return processes
 
 

@@ -20,7 +20,6 @@ from holdfast.domains.gateway.adapter import AcpSpec, AppServerSpec
 from holdfast.kernel.errors import Fenced, NotFound
 from holdfast.kernel.limits import ANSWER_CHARS_MAX
 from holdfast.processes.procfs import Procfs
-from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
 from tests.harness.processes import state_of
 from tests.harness.timeouts import PATIENCE_S, until
@@ -39,7 +38,7 @@ class Desk:
 
     def start(self, *how: str, cancel_within_s: float = 20.0, **settings: object) -> ProtocolAgent:
         processes = Procfs()
-        processes.trees = Trees(lambda: self.gateway.trees, lambda: PRIVATE)
+        processes.find_trees(lambda: self.gateway.trees, lambda: PRIVATE)
         words = (sys.executable, PROGRAM, self.kind, str(self.folder), *how)
         common = {"command": words, "working_directory": str(self.folder)}
         within_s = float(settings.pop("start_within_s", PATIENCE_S))  # type: ignore[arg-type]

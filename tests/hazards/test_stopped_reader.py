@@ -10,6 +10,7 @@ import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.runtime.doctor import Severity, examine, store
 from holdfast.stores.sqlite import database, transaction, wal
+from holdfast.stores.sqlite import store as sqlite_store
 from holdfast.stores.sqlite.wal import log_size
 from tests.harness.stopped_processes import StoppedInside
 
@@ -19,7 +20,7 @@ BOUND = 2 << 20
 def test_the_log_stops_growing_and_shrinks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (database, transaction, wal, store):
+    for module in (sqlite_store, transaction, wal, store):
         monkeypatch.setattr(module, "LOG_BYTES_MAX", BOUND)
     for module in (database, store):
         monkeypatch.setattr(module, "LOG_BYTES_KEPT", BOUND // 2)

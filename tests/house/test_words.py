@@ -11,7 +11,6 @@ import click
 import pytest
 
 from holdfast.kernel.text import counted
-from holdfast.surfaces.cli.connection import Given
 from holdfast.surfaces.cli.root import holdfast
 
 ROOT = Path(__file__).parents[2]
@@ -121,9 +120,7 @@ def test_every_example_of_a_help_is_a_whole_command() -> None:
 
 def _parsed(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
     """Read a command as the program would, and run nothing."""
-    context = command.make_context(
-        words[0] if words else command.name, list(words), parent=parent, obj=Given()
-    )
+    context = command.make_context(words[0] if words else command.name, list(words), parent=parent)
     if isinstance(command, click.Group):
         _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
         assert inner is not None

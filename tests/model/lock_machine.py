@@ -11,6 +11,7 @@ from unittest import mock
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
@@ -152,10 +153,17 @@ class LockMachine(RuleBasedStateMachine):
         self.broken = True
         """A step is under way or went wrong: there is no sense in going on."""
 
-    @initialize(backfill_max=st.sampled_from([0, 1, 2, 4]), tell_all=st.booleans())
-    def begin(self, backfill_max: int, tell_all: bool) -> None:
+    @initialize(
+        backfill_max=st.sampled_from([0, 1, 2, 4]),
+        tell_all=st.booleans(),
+        journal_waits_s=st.sampled_from([0, 1]),
+    )
+    def begin(self, backfill_max: int, tell_all: bool, journal_waits_s: float = 0) -> None:
         self.settings = LockSettings(
-            lease_s=LEASE_S, priority_age_s=AGE_S, journal="all" if tell_all else "contended"
+            lease_s=LEASE_S,
+            priority_age_s=AGE_S,
+            journal="all" if tell_all else "contended",
+            journal_waits_s=journal_waits_s,
         )
         # The bound is small enough to be met in a short sequence.
         self.bound = mock.patch.object(policy, "BACKFILL_MAX", backfill_max)
@@ -344,6 +352,9 @@ class LockMachine(RuleBasedStateMachine):
 
     def asked_journal(self, draft: Waiter, answer: str) -> list[tuple[str, str, str]]:
         kind = {"waiting": "lock.waiting", "deadlock": "lock.deadlock"}.get(answer)
+        if answer == "waiting" and self.settings.report_waits_s is not None:
+            # Its waiter reports it later, if it lasts.
+            kind = None
         return [] if kind is None else [(kind, name, draft.by) for name in draft.names]
 
     def check_cycle(self, draft: Waiter, steps: Sequence[policy.CycleStep]) -> None:
@@ -415,6 +426,23 @@ class LockMachine(RuleBasedStateMachine):
         _, notified = self.transact(body)
         self.oracle.sign_of_life(request_id, self.now_us)
         self.after(Step(), notified)
+
+    @precondition(lambda self: self.patient())
+    @rule(at=which)
+    def report(self, at: int) -> None:
+        """A waiter reports that it has waited long."""
+        request_id = self.pick(self.patient(), at)
+        self.say(f"{request_id} reports its wait")
+
+        def body(transaction: LockTransaction) -> None:
+            current = transaction.table.waiter(request_id)
+            assert current is not None
+            transaction.report_wait(current)
+
+        _, notified = self.transact(body)
+        draft = self.drafts[request_id]
+        reported = [("lock.waiting", name, draft.by) for name in draft.names]
+        self.after(Step(), notified, expected_journal=reported)
 
     @precondition(lambda self: self.waking())
     @rule(at=which)
@@ -593,7 +621,7 @@ class LockMachine(RuleBasedStateMachine):
         # Leases change without a notification. A waiter sees that when it rechecks by itself now
         # and then.
         now = {one.id: one.lease for one in self.ahead_now()[request_id]}
-        ahead = [one._replace(lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
+        ahead = [replace(one, lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
         suspects = self.suspects(viewer, ahead)
         if not suspects or not self.reap(viewer, suspects):
             return False
@@ -723,7 +751,7 @@ class LockMachine(RuleBasedStateMachine):
         self.same_table()
         self.same_grants(granted, step.granted)
         self.same_tokens(granted)
-        self.same_journal(granted, expected_journal)
+        self.same_journal(before, granted, expected_journal)
         self.same_wakes(step, notified, asker)
         lost = {topic for topic in notified if topic.startswith("locks.lost")}
         assert lost == {lost_topic(hold.id.partition("-")[0]) for hold in taken}
@@ -877,9 +905,11 @@ class LockMachine(RuleBasedStateMachine):
                 self.greatest[name] = hold.token
 
     def same_journal(
-        self, granted: Sequence[LockHold], notices: Sequence[tuple[str, str, str]]
+        self, before: Seen, granted: Sequence[LockHold], notices: Sequence[tuple[str, str, str]]
     ) -> None:
-        """Waits, deaths, deadlocks, kicks and contended grants are journalled once for each name."""
+        """Deaths, deadlocks, kicks, and the grants of waits that were long enough are journalled
+        once for each name; waits too, at their beginning or when they are reported.
+        """
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
         entries = Counter(
@@ -888,7 +918,17 @@ class LockMachine(RuleBasedStateMachine):
             if entry.kind != "lock.released"
             and (entry.kind != "lock.granted" or "waited_s" in entry.data)
         )
-        waited = [hold for hold in granted if hold.id in self.drafts]
+        least_s = 0 if self.settings.journal == "all" else self.settings.journal_waits_s
+
+        def long_enough(hold: LockHold) -> bool:
+            # One that was queued in this very step has waited for no time.
+            waiter = before.requests.get(hold.id)
+            seconds = 0.0
+            if waiter is not None:
+                seconds = (self.clock.now() - waiter.arrived_at).total_seconds()
+            return max(seconds, 0) >= least_s
+
+        waited = [hold for hold in granted if hold.id in self.drafts and long_enough(hold)]
         expected = Counter(notices)
         expected.update(("lock.granted", name, hold.by) for hold in waited for name in hold.names)
         assert entries == expected

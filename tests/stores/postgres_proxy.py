@@ -9,7 +9,10 @@ import threading
 from pathlib import Path
 
 _COMMITS = re.compile(rb"COMMIT[;\0]")
-_PREPARES = re.compile(rb"P.{4}([^\0]+)\0COMMIT\0", re.DOTALL)
+_PREPARES = re.compile(
+    rb"P.{4}([^\0]+)\0(?:COMMIT|[^\0]* holdfast\.calls AS mine [^\0]*)\0", re.DOTALL
+)
+"""A call of one message commits by itself."""
 _READY = b"Z\x00\x00\x00\x05I"
 
 

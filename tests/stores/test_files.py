@@ -30,6 +30,8 @@ from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.files import documents, folders, maintenance, signs
+from holdfast.stores.files.members import composed
+from holdfast.stores.files.records import RecordSet, StoredDocument
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.files.transaction import FilesChanged
 from holdfast.stores.memory import AbsentStore
@@ -582,6 +584,5 @@ _JSON = st.recursive(
 def test_a_file_put_together_of_its_records_is_the_file_written_whole(
     value: dict[str, Any],
 ) -> None:
-    assert documents.members(
-        [documents.as_member(key, value[key]) for key in sorted(value)]
-    ) == documents.render(value)
+    entries = {key: StoredDocument[Any](document) for key, document in value.items()}
+    assert composed(RecordSet(HOSTS, WIRE, entries)) == documents.render(value)

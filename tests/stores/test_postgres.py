@@ -27,9 +27,9 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import connections, latches, open_postgres
+from holdfast.stores.postgres import calls, connection, connections, latches, open_postgres, schema
 from holdfast.stores.postgres.address import DatabaseUrl
-from holdfast.stores.postgres.connection import TRUSTED_S, ServerClock
+from holdfast.stores.postgres.connection import TRUSTED_S, PostgresConnection, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
 from holdfast.testing.conformance.harness import (
@@ -376,6 +376,46 @@ def test_a_hot_path_lost_at_its_commit_reports_the_true_outcome(
     assert distant.delete_if(THINGS, ["lock"], token) == 1
     assert proxy.lost in (1, 3)
     assert distant.get(THINGS, "lock") is None
+
+
+def test_a_call_that_the_server_reads_too_late_changes_nothing(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome was asked for, and it was sent again by then."""
+    late: list[Any] = []
+    exchange = connection.exchange
+
+    def lose_the_first(raw: PostgresConnection, statements: Any) -> Any:
+        if late:
+            return exchange(raw, statements)
+        late.append(statements)
+        raise psycopg.OperationalError("lost")
+
+    monkeypatch.setattr(calls, "exchange", lose_the_first)
+    token = store.put_new(THINGS, [("lock", Thing())])
+    assert token is not None and store.delete_if(THINGS, ["lock"], token) == 1
+    with (
+        closing(store.connections.connect()) as raw,
+        pytest.raises(psycopg.errors.DivisionByZero),
+    ):
+        exchange(raw, late[0])
+    assert store.get(THINGS, "lock") is None
+
+
+def test_calls_of_yesterday_are_forgotten_and_closed_ones_are_not(
+    store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_FORGET_EVERY", 1)
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        raw.execute(
+            "INSERT INTO holdfast.calls (session, number, result, closed, at) "
+            "VALUES (1, 1, 1, false, now() - interval '25 hours'), "
+            "(2, 1, 1, true, now() - interval '25 hours'), (3, 1, 1, false, now())"
+        )
+        with closing(open_postgres(postgres_url)) as other:
+            put(other, "a")
+        kept = raw.execute("SELECT session FROM holdfast.calls ORDER BY session").fetchall()
+        assert kept == [(2,), (3,)]
 
 
 def test_a_commit_that_cannot_be_looked_up_is_called_unknown(

@@ -138,7 +138,7 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
     postgres_url: str, sent: list[object]
 ) -> None:
     with connect(postgres_url) as hf:
-        for _ in range(2):
+        for _ in range(3):
             hf.jobs.register_job("x", agent="a", agent_session="s")
         hf.jobs.pick_pending("s")
         sent.clear()
@@ -151,11 +151,65 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
         job = hf.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0).picked
         assert job is not None and len(sent) == 3
         sent.clear()
+        job = hf.jobs.finish_and_pick(
+            job.job_id, "completed", token=job.token or 0, agent_session="s"
+        ).picked
+        assert job is not None and len(sent) == 2
+        sent.clear()
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
         # A worker without a job checks once for dead and overdue ones.
         assert len(sent) == 6
+
+
+def test_a_lock_is_taken_and_released_in_a_message_each(
+    postgres_url: str, sent: list[object]
+) -> None:
+    with connect(postgres_url) as hf:
+        hf.locks.release(hf.locks.acquire("warm", by="j"))
+        sent.clear()
+        grant = hf.locks.acquire("n", by="j")
+        assert len(sent) == 1
+        hf.locks.release(grant)
+        assert len(sent) == 2
+
+
+def test_an_announced_row_is_asked_for_with_the_one_before_it(
+    store: PostgresStore, sent: list[object]
+) -> None:
+    for i in range(2):
+        put(store, f"k{i}", Thing(owner="x", rank=i))
+    sent.clear()
+
+    def body(tx: Tx) -> str | None:
+        tx.will_take(THINGS, "place", ("x",))
+        assert tx.get(THINGS, "k0") is not None
+        row = tx.take_first(THINGS, "place", ("x",), but_for=["k0"])
+        return None if row is None else row.key
+
+    assert store.transact(body, scope=[rows(THINGS)]) == "k1"
+
+    def change(tx: Tx) -> str | None:
+        tx.will_take(THINGS, "place", ("x",))
+        assert tx.get(THINGS, "k0") is not None
+        tx.put(THINGS, "k0", Thing(owner="y"))
+        row = tx.take_first(THINGS, "place", ("x",))
+        return None if row is None else row.key
+
+    assert store.transact(change, scope=[rows(THINGS)]) == "k1"
+
+    def both(tx: Tx) -> str | None:
+        tx.will_take(THINGS, "place", ("x",))
+        assert tx.get(THINGS, "warm") is not None
+        row = tx.take_first(THINGS, "place", ("x",))
+        assert row is not None
+        tx.put(THINGS, row.key, Thing(owner="z"))
+        return row.key
+
+    sent.clear()
+    assert store.transact(both, scope=[rows(THINGS)]) == "k1"
+    assert len(sent) == 2
 
 
 def test_a_failed_notification_does_not_undo_its_change(

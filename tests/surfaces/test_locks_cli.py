@@ -20,7 +20,7 @@ from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Mode, request
 from holdfast.primitives.locks.inspect import Alive, WaitStatus
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.cli.lock_run import waiting_line
+from holdfast.surfaces.cli.lock_notes import waiting_line
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine, Say
 from tests.surfaces.locking import Bench, a_dead_process, end, remark

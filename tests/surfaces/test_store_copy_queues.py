@@ -154,9 +154,10 @@ JUMPED = 4000.0
 
 def set_forward(store: Store) -> None:
     """Leave word that the store's clock was set forward just now."""
-    clock, passed_s = store.monotonic()
+    time = store.monotonic()
+    passed_s = time.seconds
     seen = ClockSighting(at=store.now(), passed_s=passed_s, jump_s=JUMPED, jumped_s=passed_s)
-    store.transact(lambda tx: tx.put(CLOCK_SIGHTINGS, clock, seen), scope=[CLOCK_SIGHTINGS])
+    store.transact(lambda tx: tx.put(CLOCK_SIGHTINGS, time.clock, seen), scope=[CLOCK_SIGHTINGS])
 
 
 def jump(store: Store) -> float | None:

@@ -376,14 +376,14 @@ def test_verbose_shows_something(holdfast: CommandLine) -> None:
 def test_the_drivers_own_remarks_stay_off_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from holdfast.surfaces.cli import quick, root
+    from holdfast.surfaces.cli import logs, root
 
     driver = logging.getLogger("psycopg")
     before = driver.level
     try:
         for quieten in (
             lambda: root.run(["--store", "memory:", "store", "info"]),
-            quick._quieten_driver,
+            logs.listen,
         ):
             driver.setLevel(logging.NOTSET)
             monkeypatch.setitem(sys.modules, "psycopg", sys)

@@ -137,7 +137,7 @@ class World:
         """The registry by other settings, or as seen from another process."""
         folders = GenerationFolders(lambda: self.folder)
         ports = AgentPorts(seat or self.seat, self.tmux, ManifestFiles(), folders, self.gateways)
-        return Agents(self.store, self.journal, ports, settings, debris=debris)
+        return Agents(self.store, self.journal, lambda: ports, settings, debris=debris)
 
     def publish(self, name: str = "gpu", agents: Agents | None = None, **more: Any) -> Agent:
         """Publish an agent that is fine, but for what the test says."""

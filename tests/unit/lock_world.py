@@ -38,6 +38,10 @@ class Watches:
         """Let every time limit of a thread be over, by default of this one."""
         self._jumped_s[threading.get_ident() if thread is None else thread] = 1e6
 
+    def advance(self, seconds: float, thread: int) -> None:
+        """Let a thread's time limits come nearer."""
+        self._jumped_s[thread] = self._jumped_s.get(thread, 0.0) + seconds
+
 
 def context_of(locks: Locks) -> LockContext:
     """What a lock manager shares with its background thread. Tests reach into it to let a renewal,
@@ -163,6 +167,13 @@ class World:
             for entry in entries
             if entry.kind.startswith("lock.") and (not kinds or entry.kind in kinds)
         ]
+
+    def until_logged(self, kind: str) -> None:
+        """Wait until the journal has an entry of this kind."""
+        for batch in self.journal.follow(timeout_s=PATIENCE_S):
+            if any(entry.kind == kind for entry in batch.entries):
+                return
+        raise AssertionError(f"no {kind} in the journal")
 
     def use(self, names: str | Iterable[str], *, by: str, **more: Any) -> None:
         """Take free names, and release them."""

@@ -5,7 +5,7 @@ another program appends.
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,9 @@ class Mirrored:
         self.warned: list[Exception] = []
         self.mirror = self.another(from_now=from_now)
 
-    def another(self, *, from_now: bool = False) -> JournalMirror:
+    def another(
+        self, *, from_now: bool = False, boot_id: str = "", now_s: Callable[[], float] = lambda: 0.0
+    ) -> JournalMirror:
         return JournalMirror(
             self.path,
             self.mark,
@@ -41,6 +43,8 @@ class Mirrored:
             line_of,
             lambda _, error: self.warned.append(error),
             from_now=from_now,
+            boot_id=boot_id,
+            now_s=now_s,
         )
 
     def happen(self, *subjects: str, kind: str = "mine.happened") -> None:
@@ -158,6 +162,98 @@ def test_a_full_disk_is_a_warning_and_is_made_good(
     assert len(mirrored.warned) == 1 and mirrored.path.stat().st_size == 10
     mirrored.mirror.catch_up()
     assert mirrored.subjects() == ["a", "b"] and len(mirrored.lines()) == 2
+
+
+class Disk:
+    """What would survive a power loss of a mirror's two files: the file as it was last synced, and
+    the mark in its last state, which the kernel may have written at any moment.
+    """
+
+    def __init__(self, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._mirrored = mirrored
+        self.synced = b""
+        self.syncs: list[str] = []
+        fdatasync = os.fdatasync
+
+        def note(fd: int) -> None:
+            fdatasync(fd)
+            self.synced = mirrored.path.read_bytes()
+            self.syncs.append("file")
+
+        monkeypatch.setattr(os, "fdatasync", note)
+        monkeypatch.setattr(os, "sync", lambda: self.syncs.append("all"))
+
+    def lose_power(self) -> None:
+        self._mirrored.path.write_bytes(self.synced)
+
+
+def test_the_lines_of_a_second_share_a_sync(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, now_s = Disk(mirrored, monkeypatch), [100.0]
+    mirror = mirrored.another(boot_id="one", now_s=lambda: now_s[0])
+    for subject, at_s, syncs in (("a", 100, 1), ("b", 100.9, 1), ("c", 101, 2), ("d", 99, 3)):
+        now_s[0] = at_s
+        mirrored.happen(subject)
+        mirror.catch_up()
+        assert (subject, len(disk.syncs)) == (subject, syncs)
+    assert mirrored.subjects() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("foreign", [b"", FOREIGN, b"half a line"])
+@pytest.mark.parametrize("survived", [0, 7, 1000])
+def test_lines_that_a_power_loss_took_are_written_again(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, survived: int, foreign: bytes
+) -> None:
+    """`survived` bytes of what was not synced are there all the same."""
+    disk = Disk(mirrored, monkeypatch)
+    mirror = mirrored.another(boot_id="one")
+    for subject in ("a", "b", "c"):
+        mirrored.happen(subject)
+        mirror.catch_up()
+    whole = mirrored.path.read_bytes()
+    assert disk.syncs == ["file"] and len(disk.synced) < len(whole)
+    mirrored.path.write_bytes(whole[: len(disk.synced) + survived] + foreign)
+    mirrored.happen("d")
+    mirrored.another(boot_id="two").catch_up()
+    assert mirrored.subjects() == ["a", "b", "c", "d"]
+    assert disk.syncs == ["file", "file"] and mirrored.warned == []
+    if not foreign:
+        assert mirrored.path.read_bytes().startswith(whole)
+
+
+def test_a_mirror_that_syncs_each_time_trusts_no_unsynced_mark(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(mirrored, monkeypatch)
+    mirror = mirrored.another(boot_id="one")
+    for subject in ("a", "b"):
+        mirrored.happen(subject)
+        mirror.catch_up()
+    disk.lose_power()
+    assert mirrored.another().lag().entries == 1
+    mirrored.another().catch_up()
+    assert mirrored.subjects() == ["a", "b"]
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_unsynced_lines_are_synced_before_they_are_forgotten(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, emptied: bool
+) -> None:
+    """Somebody has moved the file away, or has copied and emptied it."""
+    disk = Disk(mirrored, monkeypatch)
+    mirror = mirrored.another(boot_id="one")
+    for subject in ("a", "b"):
+        mirrored.happen(subject)
+        mirror.catch_up()
+    mirrored.path.rename(mirrored.path.with_suffix(".1"))
+    if emptied:
+        mirrored.path.with_suffix(".1").rename(mirrored.path)
+        os.truncate(mirrored.path, 0)
+    mirrored.happen("c")
+    mirror.catch_up()
+    assert mirrored.subjects() == ["c"]
+    assert disk.syncs == ["file", "all", "file"]
 
 
 def test_a_repeated_failure_is_warned_of_once_until_it_succeeds(mirrored: Mirrored) -> None:

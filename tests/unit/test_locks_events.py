@@ -20,7 +20,12 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.histogram import BUCKETS_S
-from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_PRIORITY_MAX
+from holdfast.kernel.limits import (
+    LABEL_CHARS_MAX,
+    LOCK_JOURNAL_WAITS_S,
+    LOCK_NAMES_MAX,
+    LOCK_PRIORITY_MAX,
+)
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry
 from holdfast.primitives.locks import Locks, Mode
@@ -46,6 +51,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(params=STORES)
 def talkative(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with world_of(request.param, tmp_path, request, LockSettings(journal="all")) as made:
+        yield made
+
+
+@pytest.fixture(params=STORES)
+def every_wait(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Where each wait is journalled, however short."""
+    with world_of(request.param, tmp_path, request, LockSettings(journal_waits_s=0)) as made:
         yield made
 
 
@@ -83,14 +95,13 @@ def test_an_uncontended_change_is_not_logged(world: World, locks: Locks) -> None
     waiting = world.line_up("d", by="job")
     locks.release(held)
     locks.release(waiting.result())
-    logged = len(world.logged())
     world.use("d", by="job")
     world.use("d", by="job")
-    assert len(world.logged()) == logged
-    assert {entry.subject for entry in world.logged()} == {"d"}
+    assert world.logged() == []
 
 
-def test_a_wait_and_its_grant_are_logged(world: World, locks: Locks) -> None:
+def test_a_wait_and_its_grant_are_logged(every_wait: World) -> None:
+    world, locks = every_wait, every_wait.locks
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job")
     locks.release(held)
@@ -105,7 +116,89 @@ def test_a_wait_and_its_grant_are_logged(world: World, locks: Locks) -> None:
     assert granted.revision == grant.token
 
 
-def test_a_set_is_logged_once_for_each_name(world: World, locks: Locks) -> None:
+def test_a_short_wait_is_counted_and_not_logged(world: World, locks: Locks) -> None:
+    held = locks.acquire(["a", "b"], by="holder")
+    waiting = world.line_up("a", by="job")
+    set_waiting = world.line_up(["b", "c"], by="other")
+    locks.release(held)
+    tokens = {waiting.result().token, set_waiting.result().token}
+    assert world.logged() == []
+    # Two grants of one transaction that are not in the journal have a token each.
+    assert len(tokens) == 2
+    assert [locks.statistics()[name].waits for name in "abc"] == [1, 1, 1]
+
+
+def test_sharers_that_are_granted_together_have_a_token_each(world: World, locks: Locks) -> None:
+    held = locks.acquire("a", by="holder")
+    waiting = [world.line_up("a", by=f"sharer{at}", mode="shared") for at in range(4)]
+    locks.release(held)
+    tokens = [one.result().token for one in waiting]
+    assert world.logged() == []
+    assert tokens == sorted(set(tokens)) and tokens[0] > held.token
+    for token in tokens:
+        locks.check_token("a", token)
+
+
+def test_a_long_wait_is_logged_once_by_its_waiter(timed: World, watches: Watches) -> None:
+    """When it has lasted long enough, and not when it begins."""
+    locks = timed.locks
+    held = locks.acquire("a", by="holder")
+    waiting = timed.line_up("a", by="job", locks=timed.process(2))
+    assert timed.logged() == []
+    timed.clock.advance(LOCK_JOURNAL_WAITS_S + 0.5)
+    watches.advance(LOCK_JOURNAL_WAITS_S + 0.5, waiting.ident)
+    timed.nudge()
+    timed.until_logged("lock.waiting")
+    for _ in range(3):
+        watches.advance(LOCK_JOURNAL_WAITS_S + 0.5, waiting.ident)
+        timed.nudge()
+    locks.release(held)
+    grant = waiting.result()
+    waited, granted = timed.logged()
+    assert (waited.kind, waited.subject) == ("lock.waiting", "a")
+    assert waited.data == {
+        "by": "job",
+        "mode": "exclusive",
+        "held_by": ["holder"],
+        "waited_s": LOCK_JOURNAL_WAITS_S + 0.5,
+    }
+    assert (granted.kind, granted.revision) == ("lock.granted", grant.token)
+    assert granted.data["waited_s"] == LOCK_JOURNAL_WAITS_S + 0.5
+
+
+def test_a_waiter_that_dies_before_it_reports_is_logged_as_dead(timed: World) -> None:
+    timed.locks.acquire("a", by="holder")
+    timed.leave_in_line("a", by="waiter", pid=3)
+    behind = timed.line_up("a", by="behind", timeout_s=None)
+    timed.clock.advance(LOCK_JOURNAL_WAITS_S)
+    timed.machine.end(3)
+    behind.until_reported(2)
+    assert brief(timed.logged()) == [("lock.waiter_died", "a", "waiter")]
+    assert timed.logged()[0].data["waited_s"] == LOCK_JOURNAL_WAITS_S
+    timed.locks.free("a", by="holder")
+    behind.result()
+
+
+def test_a_wait_that_ends_badly_is_logged_however_short(world: World, locks: Locks) -> None:
+    locks.acquire("a", by="holder")
+
+    def leave(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        locks.acquire("a", by="interrupted", on_wait=leave)
+    assert brief(world.logged()) == [("lock.withdrawn", "a", "interrupted")]
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, math.inf])
+def test_how_long_a_wait_must_last_to_be_logged_is_a_number_of_seconds(seconds: float) -> None:
+    with pytest.raises(InvalidValue) as error:
+        LockSettings(journal_waits_s=seconds)
+    assert error.value.fields["field"] == "journal_waits_s"
+
+
+def test_a_set_is_logged_once_for_each_name(every_wait: World) -> None:
+    world, locks = every_wait, every_wait.locks
     held = locks.acquire("b", by="holder")
     waiting = world.line_up(["a", "b"], by="job")
     locks.release(held)
@@ -126,7 +219,8 @@ def test_a_grant_beside_others_is_logged_and_one_alone_is_not(world: World, lock
     assert brief(world.logged()) == [("lock.granted", "a", "two")]
 
 
-def test_the_end_of_a_wait_is_logged(world: World, locks: Locks, watches: Watches) -> None:
+def test_the_end_of_a_wait_is_logged(every_wait: World, watches: Watches) -> None:
+    locks = every_wait.locks
     locks.acquire("a", by="holder")
 
     def leave(_: object) -> None:
@@ -136,13 +230,13 @@ def test_the_end_of_a_wait_is_logged(world: World, locks: Locks, watches: Watche
         locks.acquire("a", by="interrupted", on_wait=leave)
     with pytest.raises(LockTimeout):
         locks.acquire("a", by="impatient", on_wait=lambda _: watches.run_out())
-    assert brief(world.logged()) == [
+    assert brief(every_wait.logged()) == [
         ("lock.waiting", "a", "interrupted"),
         ("lock.withdrawn", "a", "interrupted"),
         ("lock.waiting", "a", "impatient"),
         ("lock.timed_out", "a", "impatient"),
     ]
-    timed_out = world.logged("lock.timed_out")[0]
+    timed_out = every_wait.logged("lock.timed_out")[0]
     assert timed_out.data["held_by"] == ["holder"]
     assert timed_out.data["waited_s"] >= 0
 
@@ -173,7 +267,8 @@ def test_an_expired_lease_is_reported(timed: World) -> None:
     ]
 
 
-def test_a_deadlock_names_its_cycle(world: World, locks: Locks) -> None:
+def test_a_deadlock_names_its_cycle(every_wait: World) -> None:
+    world, locks = every_wait, every_wait.locks
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")

@@ -35,7 +35,7 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives import deadline
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import Grant, Locks, policy, wait
+from holdfast.primitives.locks import Grant, Locks, acquisition, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
 from holdfast.primitives.locks.records import LOCK_WAITS
 from holdfast.primitives.locks.transaction import LockTransaction
@@ -712,7 +712,11 @@ def test_a_holder_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
         far.renew(grant)
 
 
-def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) -> None:
+def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It watches the holder from the beginning, before the clock moves.
+    monkeypatch.setattr(acquisition, "_UNWATCHED_S", 0)
     held = timed.locks.acquire("a", by="holder")
     far = timed.line_up("a", by="far", locks=timed.process(2, Machine("host-2")))
     addresses = timed.addresses()

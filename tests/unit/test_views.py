@@ -3,7 +3,7 @@ once.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import methodcaller
 from pathlib import Path
@@ -169,24 +169,31 @@ def test_a_damaged_job_hides_no_chain(tmp_path: Path) -> None:
         assert (hf.locks.explain("r").behind, hf.locks.explain("r").status.holds[0].by) == ({}, job)
 
 
+def _journal(
+    hf: Holdfast, clock: ManualClock, entries: Sequence[tuple[float, str, dict[str, Any]]]
+) -> None:
+    """Journal events of resource `r`, each so many seconds after the beginning."""
+    at = 0.0
+    for second, kind, data in entries:
+        clock.advance(second - at)
+        at = second
+        hf.store.transact(
+            methodcaller("append", actor="t", kind=kind, subject="r", data=data), scope=[]
+        )
+
+
 def test_the_timeline_is_put_together_from_journal_and_table(
     hf: Holdfast, clock: ManualClock
 ) -> None:
     begun = clock.now()
-    reported = [
+    reported: list[tuple[float, str, dict[str, Any]]] = [
         (1, "lock.waiting", {"by": "b", "mode": "exclusive", "held_by": ["a"]}),
         (5, "lock.granted", {"by": "b", "mode": "exclusive", "waited_s": 4}),
         (6, "lock.waiting", {"by": "c", "mode": "exclusive", "held_by": ["b"]}),
         (7, "lock.timed_out", {"by": "c"}),
         (9, "lock.holder_died", {"by": "b"}),
     ]
-    at = 0
-    for second, kind, data in reported:
-        clock.advance(second - at)
-        at = second
-        hf.store.transact(
-            methodcaller("append", actor="t", kind=kind, subject="r", data=data), scope=[]
-        )
+    _journal(hf, clock, reported)
     hf.locks.acquire("r", by="d")
     clock.advance(1)
     found = timeline(hf.store, hf.locks)
@@ -217,6 +224,93 @@ def test_the_timeline_is_put_together_from_journal_and_table(
         begun + timedelta(seconds=10),
         0,
     )
+
+
+def _brief(
+    stretches: Sequence[Stretch], begun: datetime
+) -> list[tuple[str, str, float, float | None]]:
+    return [
+        (
+            one.job,
+            one.what,
+            (one.begin - begun).total_seconds(),
+            None if one.end is None else (one.end - begun).total_seconds(),
+        )
+        for one in stretches
+    ]
+
+
+def test_a_wait_that_was_reported_late_began_so_long_before(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    begun = clock.now()
+    reported = {"by": "b", "mode": "exclusive", "held_by": ["a"], "waited_s": 1.5}
+    _journal(
+        hf,
+        clock,
+        [
+            (3, "lock.waiting", reported),
+            (5, "lock.granted", {"by": "b", "mode": "exclusive", "waited_s": 3.5}),
+            (6, "lock.holder_died", {"by": "b"}),
+        ],
+    )
+    assert _brief(timeline(hf.store, hf.locks).stretches, begun) == [
+        ("b", "wait", 1.5, 5),
+        ("a", "hold", 3, 5),
+        ("b", "hold", 5, 6),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["lock.waiting", "lock.timed_out"])
+def test_a_hold_ends_before_an_entry_that_names_other_holders(
+    hf: Holdfast, clock: ManualClock, kind: str
+) -> None:
+    """The short waits after it, and their grants, are not in the journal."""
+    begun = clock.now()
+    granted = {"mode": "exclusive", "waited_s": 2}
+    _journal(
+        hf,
+        clock,
+        [
+            (1, "lock.granted", {"by": "b", **granted}),
+            (2, "lock.waiting", {"by": "x", "mode": "exclusive", "held_by": ["b"]}),
+            (50, kind, {"by": "d", "mode": "exclusive", "held_by": ["c"]}),
+            (90, "lock.granted", {"by": "e", **granted}),
+            (91, "lock.holder_died", {"by": "e"}),
+        ],
+    )
+    holds = [one for one in timeline(hf.store, hf.locks).stretches if one.what == "hold"]
+    assert _brief(holds, begun) == [
+        ("b", "hold", 1, 2),
+        ("c", "hold", 50, 90),
+        ("e", "hold", 90, 91),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # The holders of all names of the set, of which a waiter that shares waits for some.
+        {"by": "d", "mode": "shared", "held_by": ["c"], "names": ["r", "s"]},
+        # A list that was cut.
+        {"by": "d", "mode": "exclusive", "held_by": [f"a{at}" for at in range(16)]},
+        # A part of a job does not wait for the job.
+        {"by": "b/1", "mode": "exclusive", "held_by": ["c"]},
+        {"by": "d", "mode": "exclusive", "held_by": []},
+    ],
+)
+def test_a_hold_goes_on_where_an_entry_need_not_name_it(
+    hf: Holdfast, clock: ManualClock, data: dict[str, Any]
+) -> None:
+    begun = clock.now()
+    entries = [
+        (1, "lock.granted", {"by": "b", "mode": "shared", "waited_s": 2}),
+        (50, "lock.waiting", data),
+        (90, "lock.holder_died", {"by": "b"}),
+    ]
+    _journal(hf, clock, entries)
+    found = _brief(timeline(hf.store, hf.locks).stretches, begun)
+    assert ("b", "hold", 1, 90) in found
 
 
 def test_a_timeline_has_only_so_many_lanes(hf: Holdfast) -> None:

@@ -11,13 +11,12 @@ are warnings; they break nothing.
 """
 
 import contextlib
-import heapq
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal, Lag
+from holdfast.primitives.log import warn
 from holdfast.system.access import (
     PRIVATE,
     Access,
@@ -48,7 +48,7 @@ from holdfast.system.access import (
 )
 from holdfast.system.flock import FlockContender, FlockGuard
 
-_log = logging.getLogger("holdfast.jobs.log")
+_LOGGER = "holdfast.jobs.log"
 _KINDS = {
     "job.registered": "registered",
     "job.status_changed": "status_changed",
@@ -98,10 +98,11 @@ class JobLog:
             reason = getattr(error, "strerror", None) or error
             why = f"the audit log {self.folder} cannot be written: {reason}"
             if why != self._warned:
-                _log.warning(
+                warn(
                     "%s. The job itself is not affected; `holdfast jobs logs --rebuild` writes the "
                     "log again",
                     why,
+                    logger=_LOGGER,
                 )
             self._warned = why
             return why
@@ -206,8 +207,10 @@ class JobLog:
         except InvalidValue:
             # The store is another one, a copy of the one that gave the cursor. Lines that are in
             # the log already are not repeated.
-            _log.warning(
-                "the journal is another one: audit log %s goes through all of it once", self.folder
+            warn(
+                "the journal is another one: audit log %s goes through all of it once",
+                self.folder,
+                logger=_LOGGER,
             )
             self._follow(journal, lookup, BEGINNING, batches)
 
@@ -250,9 +253,7 @@ class JobLog:
         mine = {entry.revision for entry in entries}
         others = [line for line in self.events(job_id) if line.get("revision") not in mine]
         # By time, and those of this journal in its order, whatever a stepped clock says.
-        lines = heapq.merge(
-            others, map(_line, entries), key=lambda line: str(line.get("timestamp", ""))
-        )
+        lines = merge(others, map(_line, entries), key=lambda line: str(line.get("timestamp", "")))
         replace_file(home / "events.ndjson", b"".join(map(_encoded, lines)), self._access)
         if job is not None or not (home / "meta.json").exists():
             self._put_meta(job_id, entries[0], job)

@@ -9,11 +9,13 @@ the file has beyond that is read before anything is added, so a writer may be ki
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.adapters.durable_write import make_whole
 from holdfast.domains.workflows.ports import event_of
@@ -35,16 +37,38 @@ Warn = Callable[[Path, Exception], object]
 """Called with the file and with the error that kept it from being written."""
 
 _MARK_BYTES_MAX = 4096
+_SYNC_EVERY_S = 1.0
 _ROUNDS_MAX = 8
 _REGISTRY_KINDS = ("host.", "host_lease.", "neighbor_lease.", "lock.")
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _LogEnd(msgspec.Struct, frozen=True):
     """How far the journal has been copied, and how long the file with this inode was then."""
 
     cursor: Cursor = BEGINNING
     inode: int = 0
     size: int = 0
+
+
+class _Mark(_LogEnd, frozen=True, omit_defaults=True):
+    """The place behind the last line, and in `synced` the one that survives a power loss: it counts
+    after the boot in which the mark was written. Without it, the mark itself does.
+    """
+
+    synced: _LogEnd | None = None
+    synced_at_s: float = 0.0
+    """On the clock of that boot."""
+    boot_id: str = ""
+
+    def in_boot(self, boot_id: str) -> "_Mark":
+        """What holds of the mark in a boot."""
+        if self.synced is None or self.boot_id == boot_id:
+            return self
+        return _Mark(self.synced.cursor, self.synced.inode, self.synced.size)
+
+    def ends_in(self, there: os.stat_result) -> bool:
+        """Whether a file is the marked one, with all of its marked lines."""
+        return there.st_ino == self.inode and self.size <= there.st_size
 
 
 class JournalMirror:
@@ -70,11 +94,16 @@ class JournalMirror:
         *,
         from_now: bool = False,
         access: Access = PRIVATE,
+        boot_id: str = "",
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """With `from_now`, a file without a mark begins with the next entry, otherwise with all
-        that the journal has.
+        that the journal has. With the `boot_id` of this machine, the lines of a second are synced
+        together; without it, those of each call.
         """
         self._access = access
+        self._boot_id = boot_id
+        self._now_s = now_s
         self._path = path
         self._mark_path = mark_path
         self._journal = journal
@@ -94,7 +123,7 @@ class JournalMirror:
                 with contextlib.closing(FlockContender(self._mark_path, self._access)) as lock:
                     if not lock.try_take():
                         break
-                    cursor = self._copy()
+                    cursor = self._copy(lock.fileno())
                 if not any(self._journal.since(cursor)):
                     break
         except (OSError, HoldfastError) as error:
@@ -113,20 +142,17 @@ class JournalMirror:
                 mark = _read_mark(fd)
             finally:
                 os.close(fd)
-        return self._journal.lag(mark.cursor, lambda entry: self._line_of(entry) is not None)
+        cursor = mark.in_boot(self._boot_id).cursor
+        return self._journal.lag(cursor, lambda entry: self._line_of(entry) is not None)
 
-    def _copy(self) -> Cursor:
-        """Copy what is new, and return how far."""
-        fd = open_file(self._mark_path, os.O_RDWR, self._access, make=False)
+    def _copy(self, fd: int) -> Cursor:
+        """Copy what is new behind the mark in an open file, and return how far."""
         try:
-            try:
-                return self._copy_from(fd, _read_mark(fd))
-            except InvalidValue:
-                # The mark is another journal's: this store is a copy. Lines that the file has are
-                # not written again.
-                return self._copy_from(fd, _Mark())
-        finally:
-            os.close(fd)
+            return self._copy_from(fd, _read_mark(fd).in_boot(self._boot_id))
+        except InvalidValue:
+            # The mark is another journal's: this store is a copy. Lines that the file has are not
+            # written again.
+            return self._copy_from(fd, _Mark())
 
     def _copy_from(self, fd: int, mark: _Mark) -> Cursor:
         for batch in self._journal.since(mark.cursor):
@@ -137,16 +163,26 @@ class JournalMirror:
     def _add(self, mark: _Mark, entries: Iterable[Entry], cursor: Cursor) -> _Mark:
         """Add the lines of a batch that are not in the file yet, and return the mark behind it."""
         lines = [to_json(line) for entry in entries if (line := self._line_of(entry)) is not None]
-        unchanged = _Mark(cursor, mark.inode, mark.size)
         if not lines:
-            return unchanged
+            return replace(mark, cursor=cursor)
         fd = open_file(self._path, os.O_RDWR | os.O_APPEND, self._access)
         try:
-            if not (data := _missing(fd, mark, lines)):
-                return unchanged
+            there = os.fstat(fd)
+            data = _missing(fd, there, mark, lines)
             while data:
                 data = data[os.write(fd, data) :]
             reach("journal_mirror.written")
+            now_s = self._now_s()
+            if self._may_wait(mark, there, now_s):
+                after = os.fstat(fd)
+                synced = mark.synced or _LogEnd(mark.cursor, mark.inode, mark.size)
+                return _Mark(
+                    cursor, after.st_ino, after.st_size, synced, mark.synced_at_s, self._boot_id
+                )
+            if mark.synced is not None and not mark.ends_in(there):
+                # The file was moved away or emptied, with lines that were not synced yet. They are
+                # in a file that only its mover knows.
+                os.sync()
             # The mark must not survive a power loss that its lines do not.
             os.fdatasync(fd)
             after = os.fstat(fd)
@@ -154,7 +190,18 @@ class JournalMirror:
             os.close(fd)
         if after.st_ino != mark.inode:
             sync_path(self._path.parent)
-        return _Mark(cursor, after.st_ino, after.st_size)
+        return _Mark(cursor, after.st_ino, after.st_size, synced_at_s=now_s, boot_id=self._boot_id)
+
+    def _may_wait(self, mark: _Mark, there: os.stat_result, now_s: float) -> bool:
+        """Whether new lines may wait for the next sync. After a power loss, lines that were not
+        synced are copied again.
+        """
+        return (
+            bool(self._boot_id)
+            and mark.boot_id == self._boot_id
+            and 0 <= now_s - mark.synced_at_s < _SYNC_EVERY_S
+            and mark.ends_in(there)
+        )
 
     def _begin_now(self) -> None:
         try:
@@ -201,7 +248,12 @@ def swap_log_file(
 
 
 def transaction_log(
-    path: Path, journal: Journal, logger: logging.Logger, access: Access = PRIVATE
+    path: Path,
+    journal: Journal,
+    logger: logging.Logger,
+    access: Access = PRIVATE,
+    *,
+    boot_id: str = "",
 ) -> JournalMirror:
     """The log of a network registry in a file. A new one begins with the next entry. A path that is
     a link is followed, here once. Its mark is beside it, as `.cursor`.
@@ -215,16 +267,22 @@ def transaction_log(
     path = Path(resolve(path))
     mark_path = path.with_name(path.name + ".cursor")
     return JournalMirror(
-        path, mark_path, journal, _registry_line, warn, from_now=True, access=access
+        path,
+        mark_path,
+        journal,
+        _registry_line,
+        warn,
+        from_now=True,
+        access=access,
+        boot_id=boot_id,
     )
 
 
-def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:
+def _missing(fd: int, there: os.stat_result, mark: _Mark, lines: list[bytes]) -> bytes:
     """What must be appended so that each of the lines is in the file, whole and once. A last line
     that was cut off is completed if it is one of these. Another program's is only ended.
     """
-    there = os.fstat(fd)
-    begun = mark.size if there.st_ino == mark.inode and mark.size <= there.st_size else 0
+    begun = mark.size if mark.ends_in(there) else 0
     # From one byte before, to see whether a line ended there.
     begin = max(begun - 1, there.st_size - MIRROR_LOOK_BACK_BYTES, 0)
     read = b""

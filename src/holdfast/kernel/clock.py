@@ -5,7 +5,9 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from holdfast.kernel.errors import InvalidValue
 
@@ -14,7 +16,7 @@ from holdfast.kernel.errors import InvalidValue
 _RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
 
 
-class MonotonicTime(NamedTuple):
+class MonotonicTime(Struct, frozen=True):
     """The time on a clock that nobody can set."""
 
     clock: str

@@ -1,7 +1,9 @@
 """Records as strict, typed JSON: unknown, missing and wrong fields are refused both ways."""
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -19,24 +21,13 @@ class Value(Plain, frozen=True, kw_only=True):
     """A `Plain` value that also refuses naive timestamps when it is made, by InvalidValue."""
 
     def __post_init__(self) -> None:
-        try:
-            # By class: a subclass has more fields than its base.
-            names = _INSTANTS[type(self)]
-        except KeyError:
-            names = _find_instants(type(self))
-        for name in names:
-            at = getattr(self, name)
-            # Anything else is None, or a wrong type that the encoder or the type checker reports.
-            if type(at) is datetime and at.tzinfo is None:
-                raise InvalidValue(
-                    f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps "
-                    "only",
-                    field=name,
-                )
+        check_instants(self)
 
 
-class Record(Value, frozen=True, kw_only=True):
-    """What a space keeps, with the version of its model."""
+class Record(Plain, frozen=True, kw_only=True):
+    """What a space keeps, with the version of its model. A naive timestamp is refused when the
+    record is stored: a check of each record that is made would cost a call in every transaction.
+    """
 
     schema_version: int = 1
 
@@ -57,6 +48,25 @@ class Redacted:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__name__}({fields})"
+
+
+def check_instants(value: Plain) -> None:
+    """Raise InvalidValue for a timestamp without a time zone in a field of a value."""
+    try:
+        # By class: a subclass has more fields than its base.
+        instants = _INSTANTS[type(value)]
+    except KeyError:
+        instants = _find_instants(type(value))
+    if instants is None:
+        return
+    for at in instants.of(value):
+        # Anything else is None, or a wrong type that the encoder or the type checker reports.
+        if type(at) is datetime and at.tzinfo is None:
+            name = instants.names[instants.of(value).index(at)]
+            raise InvalidValue(
+                f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only",
+                field=name,
+            )
 
 
 def to_json(value: Any) -> bytes:
@@ -104,8 +114,17 @@ CUT = " [cut]"
 """The mark at the end of a text that was cut."""
 
 
-def _find_instants(kind: type[Value]) -> tuple[str, ...]:
-    """The names of the fields of such a value that may hold an instant."""
+class _Instants(NamedTuple):
+    """The names of a value's fields that may hold an instant, and what reads them all. Every record
+    that is made or read is checked, so that is one call and not one for each field.
+    """
+
+    names: tuple[str, ...]
+    of: Callable[[Any], tuple[Any, ...]]
+
+
+def _find_instants(kind: type[Plain]) -> _Instants | None:
+    """The fields of such a value that may hold an instant; None when it has none."""
     found = []
     for field in msgspec.structs.fields(kind):
         parts = [field.type]
@@ -114,11 +133,13 @@ def _find_instants(kind: type[Value]) -> tuple[str, ...]:
             parts += getattr(part, "__args__", ())
         if datetime in parts:
             found.append(field.name)
-    _INSTANTS[kind] = tuple(found)
+    # The first is named twice: of a single name the value would come bare, and not in a tuple.
+    names = (*found, *found[:1])
+    _INSTANTS[kind] = _Instants(names, attrgetter(*names)) if names else None
     return _INSTANTS[kind]
 
 
-_INSTANTS: dict[type[Value], tuple[str, ...]] = {}
+_INSTANTS: dict[type[Plain], _Instants | None] = {}
 _encoder = msgspec.json.Encoder()
 _FRAMES_MIN = 100
 

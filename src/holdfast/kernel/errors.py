@@ -29,10 +29,12 @@ programs. Every error survives pickling with its message, code and fields.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
+
+from msgspec import Struct
 
 
-class Status(NamedTuple):
+class Status(Struct, frozen=True):
     """How an error ends a command and answers an HTTP request."""
 
     exit: int

@@ -1,6 +1,6 @@
 """Durations, counted by length."""
 
-from typing import NamedTuple
+from msgspec import Struct
 
 BUCKETS_S = (
     *(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
@@ -9,7 +9,7 @@ BUCKETS_S = (
 """Upper bounds of the buckets; one more bucket has the longer ones."""
 
 
-class Histogram(NamedTuple):
+class Histogram(Struct, frozen=True):
     """How many durations each bucket has, and their sum."""
 
     counts: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)

@@ -47,7 +47,7 @@ class ProcessStat(Struct, frozen=True):
     """Its parent in the same namespace; 0 when there is none, or it is hidden from us."""
 
 
-class Survivor(NamedTuple):
+class Survivor(Struct, frozen=True):
     """A live process of a tree."""
 
     pid: int

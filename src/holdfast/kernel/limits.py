@@ -69,6 +69,8 @@ LOCK_TIMEOUT_S = 30.0  # how long `acquire` waits by default
 LOCK_LEASE_S = 30.0  # how long an unknown holder counts as alive; it renews at a third of it
 HOLD_LEASE_S = 600.0  # the same for counted holds, where each renewal is a sync
 LOCK_PRIORITY_AGE_S = 10.0  # seconds of earlier arrival that one step of priority is worth
+LOCK_JOURNAL_WAITS_S = 1.0  # how long a wait must last to be journalled
+LOCK_JOURNAL_NAMES_MAX = 16  # names of a large set, or holders, that a journal entry lists
 LOCK_PRIORITY_MAX = 1000  # greatest priority, up or down
 # How often later requests that may delay a waiter overtake it. Fewer leave free resources idle
 # behind a blocked set; more let large sets wait long.
@@ -212,6 +214,7 @@ HTTP_REFUSED_BYTES_MAX = 8 << 20  # refused body that is discarded, so that a cl
 HTTP_REFUSED_S = 1.0  # wait for the next piece of such a body
 HTTP_STOP_S = 5.0  # how long a stopping server waits for its answers
 HTTP_KEEP_ALIVE_S = 15.0  # how often an event stream sends a sign of life
+HTTP_LISTEN_ON_S = 5.0  # how long a server listens for changes after the last client that waited
 HTTP_HEAD_S = 10.0  # for a client to send the head of a request, from its connection on
 HTTP_BODY_S = 30.0  # for a client to send the body
 HTTP_READ_S = 60.0  # for a client to read an answer that does not fit into the buffers

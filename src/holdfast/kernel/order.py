@@ -4,6 +4,7 @@ Parts are strings, 64-bit integers and booleans. A string is escaped and ended b
 shorter one sorts before a longer one that starts with it, and no part runs into the next.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.kernel.errors import InvalidValue
@@ -17,18 +18,19 @@ _NEXT = [bytes([byte + 1]) for byte in range(255)]
 
 def encode(parts: Parts) -> bytes:
     """The sortable form. Raises InvalidValue for a part that is no string or 64-bit integer."""
-    out = []
+    # Tuples are short, so growing the bytes costs less than a list of pieces.
+    out = b""
     for part in parts:
         if isinstance(part, str):
             text = part.encode("utf-8", "surrogatepass")
-            out.append((text.replace(b"\0", b"\0\xff") if b"\0" in text else text) + b"\0\0")
+            out += (text.replace(b"\0", b"\0\xff") if b"\0" in text else text) + b"\0\0"
         elif isinstance(part, int) and -_OFFSET <= part < _OFFSET:
-            out.append((part + _OFFSET).to_bytes(8, "big"))
+            out += (part + _OFFSET).to_bytes(8, "big")
         else:
             raise InvalidValue(
                 f"a {type(part).__name__} cannot be part of an index: use text or a 64-bit integer"
             )
-    return b"".join(out)
+    return out
 
 
 class Span(NamedTuple):
@@ -36,6 +38,14 @@ class Span(NamedTuple):
 
     start: bytes
     stop: bytes | None
+
+
+@lru_cache(maxsize=1024)
+def span_of(match: Parts) -> Span:
+    """The span of all tuples that begin with `match`. The same few are looked for again and
+    again.
+    """
+    return span(match)
 
 
 def span(match: Parts = (), start: Parts | None = None, stop: Parts | None = None) -> Span:

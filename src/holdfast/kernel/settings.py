@@ -16,6 +16,7 @@ from holdfast.kernel.limits import (
     JOBS_KEEP_S,
     JOURNAL_KEEP_ENTRIES,
     JOURNAL_KEEP_S,
+    LOCK_JOURNAL_WAITS_S,
     LOCK_LEASE_S,
     LOCK_PRIORITY_AGE_S,
     LOCK_PRIORITY_MAX,
@@ -50,12 +51,21 @@ class LockSettings(Plain, frozen=True, kw_only=True):
     lease_s: float = LOCK_LEASE_S
     priority_age_s: float = LOCK_PRIORITY_AGE_S
     journal: Literal["contended", "all"] = "contended"
+    journal_waits_s: float = LOCK_JOURNAL_WAITS_S
+    """Shorter waits are counted and not journalled, unless `journal` is "all"."""
     standby_after_s: float = STANDBY_AFTER_S
     """When a `locks run` that only waits for its command gives its memory back; infinite: never."""
+
+    @property
+    def report_waits_s(self) -> float | None:
+        """How long a waiter waits before it journals that; None: its request did."""
+        return None if self.journal == "all" else self.journal_waits_s or None
 
     def __post_init__(self) -> None:
         if not self.standby_after_s >= 0:
             raise _refusal("locks.standby_after_s", self.standby_after_s, "0 seconds or more")
+        if not 0 <= self.journal_waits_s < float("inf"):
+            raise _refusal("locks.journal_waits_s", self.journal_waits_s, "0 seconds or more")
         if not 0 < self.lease_s < float("inf"):
             raise _refusal("locks.lease_s", self.lease_s, _SECONDS)
         if not 0 < self.priority_age_s < float("inf"):

@@ -1,7 +1,7 @@
 """A space: one kind of record, with all that a store must know about it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -158,7 +158,7 @@ def _says_version(data: bytes | str) -> bool:
     return "schema_version" in data if isinstance(data, str) else b"schema_version" in data
 
 
-class Rows(NamedTuple):
+class Rows(msgspec.Struct, frozen=True):
     """A scope of single records instead of a whole space; see `Store.transact`."""
 
     space: Space[Any]

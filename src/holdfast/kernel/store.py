@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -34,7 +34,7 @@ JOURNAL_TOPIC = "journal"
 """The store notifies it after each transaction that appended an entry."""
 
 
-class Row(NamedTuple, Generic[R]):
+class Row(Struct, Generic[R], frozen=True):
     """A stored record, with the revision of the transaction that last put it."""
 
     key: str
@@ -53,7 +53,7 @@ class Entry(Value, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True):
     """Journal entries, and the cursor behind the last one."""
 
     entries: list[Entry]
@@ -123,6 +123,11 @@ class Tx(ReadTx, Protocol):
     def delete(self, space: Space[Any], key: str) -> bool:
         """Remove a record; False when there is none."""
 
+    def will_take(self, space: Space[Any], index: str, match: Parts = ()) -> None:
+        """Announce a `take_first` that will follow the next `get`, before anything is changed. A
+        store over a network then asks for both at once.
+        """
+
     def take_first(
         self,
         space: Space[R],
@@ -147,11 +152,16 @@ class Tx(ReadTx, Protocol):
         One call checks only the JOURNAL_TRIM_MAX oldest: other writers wait for it.
         """
 
+    def token(self) -> int:
+        """A token for one of several grants of this transaction: greater than any before it on the
+        same records, and no other grant or journal entry has it.
+        """
+
     def notify(self, topic: str) -> None:
         """Wake the listeners of the topic after the commit."""
 
 
-class Woken(NamedTuple):
+class Woken(Struct, frozen=True):
     """Why a wait ended: a notice, or these readable descriptors. Neither: check again."""
 
     notified: bool

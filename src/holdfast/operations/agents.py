@@ -37,6 +37,7 @@ from holdfast.kernel.limits import (
     TREE_GRACE_S,
 )
 from holdfast.kernel.store import Damage
+from holdfast.operations.agent_key import AgentKey
 from holdfast.operations.agent_work import AgentWork, work_of
 from holdfast.operations.claims import claimant
 from holdfast.operations.fields import (
@@ -127,12 +128,6 @@ class FindAgents(Request, frozen=True, kw_only=True):
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=MCP_LIST_MAX)], Argument("At most this many.")
     ] = 20
-
-
-class AgentKey(Request, frozen=True, kw_only=True):
-    """An agent, by its name or id."""
-
-    agent: Annotated[AgentName, Positional()]
 
 
 class ControlTarget(AgentKey, frozen=True, kw_only=True):

@@ -1,11 +1,28 @@
 """Claiming a job: one function for every surface, in a module that loads fast."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from holdfast.operations.fields import QUEUE, Label, Pid, WaitSeconds
+from holdfast.operations.operation import Flag, Request
 
 if TYPE_CHECKING:
     from holdfast.domains.jobs import Job
     from holdfast.kernel.holder import Holder
     from holdfast.runtime.connection import Holdfast
+
+
+class Pick(Request, frozen=True, kw_only=True):
+    """Whose queue to pick from, how long to wait, and the process that will work on the job."""
+
+    agent_session: Annotated[Label, Flag(*QUEUE, metavar="LABEL", help="The queue to pick from.")]
+    wait_s: Annotated[WaitSeconds, Flag("--wait", help="Seconds to wait for a job.")] = 0.0
+    pid: Annotated[
+        Pid | None,
+        Flag(
+            "--pid",
+            help="The process that will work on it: when it dies, the job is pending again.",
+        ),
+    ] = None
 
 
 def claim_job(

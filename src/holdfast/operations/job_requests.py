@@ -34,9 +34,9 @@ from holdfast.operations.fields import (
     Seconds,
     Text,
     Token,
-    WaitSeconds,
     described,
 )
+from holdfast.operations.job_status import AttemptToken, JobKey
 from holdfast.operations.operation import Argument, Flag, Request
 
 _DETAIL_CHARS_MAX = 8000
@@ -65,14 +65,6 @@ _Variable = Annotated[
     str, described("A variable's name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
 ]
 _Ending = Literal["completed", "error", "cancelled"]
-_Token = Annotated[
-    Token | None,
-    Flag(
-        "--token",
-        within=None,
-        help="The attempt's token: refused (exit status 4) when another attempt has begun.",
-    ),
-]
 
 
 class BrokerChoice(Request, frozen=True, kw_only=True):
@@ -199,39 +191,6 @@ class Register(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class Pick(Request, frozen=True, kw_only=True):
-    """Whose queue to pick from, how long to wait, and the process that will work on the job."""
-
-    agent_session: Annotated[Label, Flag(*QUEUE, metavar="LABEL", help="The queue to pick from.")]
-    wait_s: Annotated[WaitSeconds, Flag("--wait", help="Seconds to wait for a job.")] = 0.0
-    pid: Annotated[
-        Pid | None,
-        Flag(
-            "--pid",
-            help="The process that will work on it: when it dies, the job is pending again.",
-        ),
-    ] = None
-
-
-class JobKey(Request, frozen=True, kw_only=True):
-    """A job."""
-
-    job_id: Annotated[
-        JobId,
-        Flag("--job", metavar="ID", help="The job's id.  [required]", or_argument=True),
-        Argument("The job's id or handle.", handle="job"),
-    ]
-
-
-class SetStatus(JobKey, frozen=True, kw_only=True):
-    """A job's new status. Without a token the caller speaks as an operator."""
-
-    status: Annotated[JobStatus, Flag("--set", help="The new status.")]
-    token: _Token = None
-    result: Annotated[Text | None, Flag("--result", help="What came of it.")] = None
-    error: Annotated[Text | None, Flag("--error", help="What went wrong.")] = None
-
-
 class Report(JobKey, frozen=True, kw_only=True):
     """How the work on a claimed job goes, or how it ended."""
 
@@ -242,7 +201,7 @@ class Report(JobKey, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=_DETAIL_CHARS_MAX)],
         Argument("The result, or what there is to say."),
     ] = ""
-    token: _Token = None
+    token: AttemptToken = None
 
 
 class FinishAndPick(Request, frozen=True, kw_only=True):
@@ -266,7 +225,7 @@ class Cancel(JobKey, frozen=True, kw_only=True):
 class Requeue(JobKey, frozen=True, kw_only=True):
     """The job to put back. Without a token the caller speaks as an operator."""
 
-    token: _Token = None
+    token: AttemptToken = None
 
 
 class RetryAll(Request, frozen=True, kw_only=True):
@@ -326,7 +285,7 @@ class PublishEvent(Request, frozen=True, kw_only=True):
     event: EventKind
     detail: Annotated[Text, Flag("--detail", help="What there is to say, for people.")] = ""
     data: Any = None
-    token: _Token = None
+    token: AttemptToken = None
 
 
 class Prune(Request, frozen=True, kw_only=True):

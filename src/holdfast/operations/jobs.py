@@ -13,7 +13,8 @@ from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
 from holdfast.operations import job_requests as requests
 from holdfast.operations.claims import claimant
-from holdfast.operations.job_claim import claim_job, unclaim_job
+from holdfast.operations.job_claim import Pick, claim_job, unclaim_job
+from holdfast.operations.job_status import JobKey, SetStatus, set_status
 from holdfast.operations.job_views import FinishedView, JobView, Pruned, Sent, view_of
 from holdfast.operations.operation import Wait, operation
 from holdfast.runtime.connection import Holdfast
@@ -41,7 +42,7 @@ def _unpick(hf: Holdfast, job: JobView | None, _: Wait) -> None:
 @operation(
     "POST /v1/queue/pick", cli="jobs pick", mcp="claim_job", errors=(NotFound,), undo=_unpick
 )
-def pick(hf: Holdfast, request: requests.Pick, wait: Wait) -> JobView | None:
+def pick(hf: Holdfast, request: Pick, wait: Wait) -> JobView | None:
     """Claim the next pending job of a label, and wait for one up to `wait_s`; 204 without one.
 
     Its token is what a verdict must show. Without `pid` the claim has no process that could die:
@@ -63,9 +64,9 @@ def pick(hf: Holdfast, request: requests.Pick, wait: Wait) -> JobView | None:
     cli="jobs status",
     errors=(NotFound, ImpossibleTransition, Fenced),
 )
-def status(hf: Holdfast, request: requests.SetStatus) -> JobView:
+def status(hf: Holdfast, request: SetStatus) -> JobView:
     """Move a job to another status. A worker shows its attempt's token, an operator none."""
-    return _logged(hf, hf.jobs.update_status(**asdict(request)))
+    return view_of(set_status(hf, request))
 
 
 @operation(mcp="report_job", errors=(NotFound, ImpossibleTransition, Fenced))
@@ -121,7 +122,7 @@ def requeue(hf: Holdfast, request: requests.Requeue) -> JobView:
     mcp="retry_job",
     errors=(NotFound, ImpossibleTransition),
 )
-def retry(hf: Holdfast, request: requests.JobKey) -> JobView:
+def retry(hf: Holdfast, request: JobKey) -> JobView:
     """Retry a job that ended in error or was cancelled: it is pending in its old place."""
     return _logged(hf, hf.jobs.retry(request.job_id))
 
@@ -154,7 +155,7 @@ def list_(hf: Holdfast, request: requests.ListJobs, damaged: Damage) -> list[Job
 
 
 @operation("GET /v1/jobs/{job_id}", cli="jobs get", errors=(NotFound,))
-def get(hf: Holdfast, request: requests.JobKey) -> JobView:
+def get(hf: Holdfast, request: JobKey) -> JobView:
     """One job."""
     return view_of(hf.jobs.get_job(request.job_id))
 

@@ -32,7 +32,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Union,
     cast,
     get_args,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 Method = Literal["GET", "POST", "DELETE"]
 Undo = Callable[["Holdfast", Any, "Wait"], None]
 
-_PATH_FIELD = re.compile(r"\{(\w+)\}")
+_PATH_FIELD = r"\{(\w+)\}"
 _FROM_FIELD: Any = object()
 
 
@@ -68,7 +67,7 @@ class Nothing(Request, frozen=True, kw_only=True):
     """The request of an operation that takes none."""
 
 
-class Positional(NamedTuple):
+class Positional(msgspec.Struct, frozen=True):
     """A field that the command line takes as an argument."""
 
     metavar: str | None = None
@@ -257,7 +256,7 @@ class Operation:
     @property
     def path_fields(self) -> tuple[str, ...]:
         """The fields that the path names."""
-        return tuple(_PATH_FIELD.findall(self.path))
+        return tuple(re.findall(_PATH_FIELD, self.path))
 
     @property
     def other_fields(self) -> list[msgspec.structs.FieldInfo]:

@@ -80,9 +80,11 @@ class Journal:
 
     def since(self, cursor: Cursor = BEGINNING) -> Iterator[Batch]:
         """The present entries behind the cursor, in batches."""
-        while (batch := self._store.journal(cursor)).entries:
+        found = JOURNAL_READ_MAX
+        # A shorter batch is the last one, and asking for the next costs as much as reading it.
+        while found == JOURNAL_READ_MAX and (batch := self._store.journal(cursor)).entries:
             yield batch
-            cursor = batch.cursor
+            found, cursor = len(batch.entries), batch.cursor
 
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None

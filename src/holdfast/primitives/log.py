@@ -2,8 +2,16 @@
 faster without it. The journal is in journal.py.
 """
 
+from collections.abc import Callable
 
-def warn(text: str, *values: object) -> None:
+before_first: Callable[[], None] | None = None
+"""Called before a warning: a program that has not set up `logging` does it then."""
+
+
+def warn(text: str, *values: object, logger: str = "holdfast.locks") -> None:
+    """Log a warning."""
     import logging
 
-    logging.getLogger("holdfast.locks").warning(text, *values)
+    if before_first is not None:
+        before_first()
+    logging.getLogger(logger).warning(text, *values)

@@ -12,14 +12,17 @@ is subtracted again, so that all namespaces of a machine agree.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, ProcessStat, Survivor
 from holdfast.processes.scan import shows_own_pids
-from holdfast.processes.trees import Trees
-from holdfast.system.access import LACKING, PRIVATE, unusable
+from holdfast.system.access import LACKING, PRIVATE, Access, unusable
+
+if TYPE_CHECKING:
+    from holdfast.processes.trees import Trees
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
@@ -70,9 +73,24 @@ class Procfs:
         self._root = root
         self._host_id = host_id
         self._boots: list[Callable[[str], bool]] = []
-        self.trees = Trees(lambda: None, lambda: PRIVATE)
-        """The process trees of commands that run under claims."""
+        self._trees: Trees | None = None
+        self.find_trees(lambda: None, lambda: PRIVATE)
         self._seen: tuple[int, View] | None = None
+
+    @property
+    def trees(self) -> "Trees":
+        """The process trees of commands that run under claims."""
+        if self._trees is None:
+            # Loaded here: most programs meet no such tree.
+            from holdfast.processes.trees import Trees
+
+            self._trees = Trees(*self._trees_of)
+        return self._trees
+
+    def find_trees(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
+        """Say where the trees are. Both are called for the first one: see `Trees`."""
+        self._trees_of = folder, access
+        self._trees = None
 
     def here(self) -> Place:
         return self._view().place

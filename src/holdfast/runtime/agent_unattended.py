@@ -37,7 +37,6 @@ from holdfast.kernel.limits import PROTOCOL_START_S, TREE_GRACE_S
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.scan import GUARDIAN, MARK
 from holdfast.processes.signals import EXIT_SIGNALLED
-from holdfast.processes.trees import Trees
 from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.agent_pane import environment_of_agent
 from holdfast.runtime.connection import Holdfast
@@ -206,7 +205,7 @@ def _end_gateway(
     generation. Returns whether there was anything to end. Raises TargetUnknown.
     """
     processes = Procfs(host_id=hf.settings.host_id)
-    processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
+    processes.find_trees(lambda: folder.trees, lambda: PRIVATE)
     note = ProcessNote(folder.agent_process, processes)
     instance, had_note = folder.instance(), note.exists()
     if instance is None and not had_note:

@@ -19,7 +19,6 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
-from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import (
     access_in,
     actor_here,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.job_log import JobLog
     from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
+    from holdfast.domains.agents.ports import AgentPorts
     from holdfast.domains.jobs import Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
     from holdfast.domains.jobs.events import Event
@@ -162,16 +162,21 @@ class Holdfast:
     @_Part
     def agents(self) -> "Agents":
         """Live agents."""
+        from holdfast.domains.agents import Agents
+
+        agents = self.settings.agents
+        return Agents(self.store, self.log, self._agent_ports, agents, debris=self.store)
+
+    def _agent_ports(self) -> "AgentPorts":
         from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
         from holdfast.adapters.agent_runs import AgentRunFiles
         from holdfast.adapters.gateway_health import GatewayHealth
         from holdfast.adapters.tmux import Tmux
-        from holdfast.domains.agents import Agents
         from holdfast.domains.agents.ports import AgentPorts
         from holdfast.runtime.configuration import agent_runs_folder, state_folder
 
         runs = AgentRunFiles(lambda: agent_runs_folder(self.settings))
-        outside = AgentPorts(
+        return AgentPorts(
             self.processes,
             Tmux(),
             ManifestFiles(self._access),
@@ -179,7 +184,6 @@ class Holdfast:
             GatewayHealth(),
             runs=None if self.store.ephemeral else runs,
         )
-        return Agents(self.store, self.log, outside, self.settings.agents, debris=self.store)
 
     @_Part
     def locks(self) -> "Locks":
@@ -382,7 +386,7 @@ def connected(
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
-    processes.trees = Trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
+    processes.find_trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
     # A program that has not loaded `logging` listens to no log, and loading it would cost a short
     # command several milliseconds.
     if (logging := sys.modules.get("logging")) is not None:

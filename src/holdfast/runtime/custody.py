@@ -5,12 +5,11 @@ it. Afterwards they end the processes that it left behind.
 """
 
 import os
-import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
@@ -30,7 +29,7 @@ _EXIT_NOT_EXECUTABLE = 126
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # The environment variable in which a wrapper on standby keeps its own state.
 _SAVED = "HOLDFAST_STANDBY"
-LEFTOVERS = ("wait", "keep", "end")
+Leftovers = Literal["wait", "keep", "end"]
 """What happens to processes that the command leaves behind: wait for them, leave the claim to them,
 or end them.
 """
@@ -284,7 +283,7 @@ def run_in_custody(
     became of the claim then, and when the command cannot be executed after all.
     """
     saved = None if _SAVED not in os.environ else _restore(os.environ.pop(_SAVED))
-    if saved is None and shutil.which(words[0]) is None:
+    if saved is None and not _is_program(words[0], os.X_OK):
         status, why = _refusal(words)
         program.say(f"{why}; {unbegun}")
         return status
@@ -327,14 +326,24 @@ def _restore(text: str) -> _Saved:
 
 def _refusal(words: list[str]) -> tuple[int, str]:
     """The exit status and the message for a command that cannot be executed."""
-    if shutil.which(words[0], os.F_OK) is not None or (
-        os.sep in words[0] and os.path.isdir(words[0])
-    ):
+    if _is_program(words[0], os.F_OK) or (os.sep in words[0] and os.path.isdir(words[0])):
         return _EXIT_NOT_EXECUTABLE, _not_executable(words)
     return _EXIT_NOT_FOUND, _not_found(words)
 
 
+def _is_program(word: str, mode: int) -> bool:
+    """Is there such a file, in a folder of PATH or where the word says? `shutil.which` says it too,
+    but loads the modules of archives, which takes longer than the search.
+    """
+    folders = [""] if os.path.dirname(word) else os.get_exec_path()
+    paths = [os.path.join(folder, word) for folder in folders]
+    return any(os.access(path, mode) and not os.path.isdir(path) for path in paths)
+
+
 def _not_found(words: list[str]) -> str:
+    # Loaded here, for a mistake: a command that runs another one must start fast.
+    import shlex
+
     return f"there is no command {shlex.quote(words[0])}: give a path, or one that is on your PATH"
 
 

@@ -17,7 +17,6 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.processes.procfs import Procfs
-from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import actor_here, gateway_agent, gateway_root, store_url
 from holdfast.stores.url import StoreUrl, open_store
 from holdfast.system.access import PRIVATE, Access, access_for, access_like
@@ -67,7 +66,7 @@ def open_gateway(
     folder = GatewayFolder(gateway_root(settings, agent))
     processes = Procfs(host_id=settings.host_id)
     # Beside the note of the tree: the next gateway finds both, whichever store it uses.
-    processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
+    processes.find_trees(lambda: folder.trees, lambda: PRIVATE)
     folder.prepare(_around(settings))
     configured = StoreUrl(settings.store or "")
     shares_store = shared is not None and not configured.embedded

@@ -130,7 +130,11 @@ def _transaction_log(
     # All processes of the registry write it, so it gets the registry's access.
     access = access_in(connection.settings, connection.store)
     log = transaction_log(
-        Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger, access
+        Path(os.path.expanduser(chosen.transaction_log_path)),
+        connection.log,
+        logger,
+        access,
+        boot_id=connection.processes.here().boot_id,
     )
     connection._mirrors.append(log)
     return log

@@ -224,6 +224,7 @@ class Worker:
                 job.job_id,
                 status,
                 token=token,
+                agent_session=job.agent_session,
                 result=result,
                 error=error,
                 error_code=code,

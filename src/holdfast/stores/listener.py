@@ -12,6 +12,8 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import LISTEN_TOPICS_MAX, WAIT_RECHECK_S
 from holdfast.kernel.store import Woken
 
+_NOTICES_BYTES = 4096
+
 
 class FdListener:
     """A listener whose notices make one descriptor readable. It is closed once: at the end of its
@@ -47,12 +49,19 @@ class FdListener:
         return () if self._keep_in_use is None else (self._fd, self._keep_in_use())
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
-        sleep_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, 0.0), WAIT_RECHECK_S)
-        ready = readable([self._fd, *also], sleep_s)
-        notified = self._fd in ready
+        sleep_s = WAIT_RECHECK_S
+        if timeout_s is not None and timeout_s < sleep_s:
+            sleep_s = max(timeout_s, 0.0)
+        fd, poller = self._fd, select.poll()
+        poller.register(fd, select.POLLIN)
+        for other in also:
+            poller.register(other, select.POLLIN)
+        ready = [one for one, _ in poller.poll(math.ceil(sleep_s * 1000))]
+        notified = fd in ready
         if notified:
-            drain(self._fd)
-        return Woken(notified, frozenset(ready) - {self._fd})
+            drain(fd)
+            ready.remove(fd)
+        return Woken(notified, frozenset(ready))
 
 
 class Switchboard:
@@ -126,8 +135,10 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
 
 
 def drain(fd: int) -> None:
+    """Read all notices from a descriptor."""
     try:
-        while os.read(fd, 4096):
+        # A short read leaves nothing behind, and reading again would cost an exception.
+        while len(os.read(fd, _NOTICES_BYTES)) == _NOTICES_BYTES:
             pass
     except BlockingIOError:
         pass

@@ -301,7 +301,7 @@ class _MemoryTx(_MemoryReadTx):
         self._last = state.revision
         self._own: set[str] = set()
         self._revision: int | None = None
-        self._appended = False
+        self._given = False
 
     @property
     def revision(self) -> int:
@@ -333,13 +333,18 @@ class _MemoryTx(_MemoryReadTx):
         self._check_current()
         check_texts(actor, kind, subject)
         check_entry(data)
-        revision = self._last + 1 if self._appended else self.revision
-        self._last, self._appended = revision, True
+        revision = self.token()
         entry = Entry(
             revision=revision, at=self.now, actor=actor, kind=kind, subject=subject, data=data or {}
         )
         self._journal = (*self._journal, entry)
         self.notify(JOURNAL_TOPIC)
+        return revision
+
+    def token(self) -> int:
+        self._check_current()
+        revision = self._last + 1 if self._given else self.revision
+        self._last, self._given = revision, True
         return revision
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:

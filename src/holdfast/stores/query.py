@@ -72,6 +72,9 @@ class QueryTx(ABC):
         low, high = span(match, start, stop)
         return self.select(space, Query(index, low, high, reverse, limit), damaged)
 
+    def will_take(self, space: Space[Any], index: str, match: Parts = ()) -> None:  # noqa: B027 - a store nearby answers at once
+        """Announce a `take_first`."""
+
     def take_first(
         self,
         space: Space[R],

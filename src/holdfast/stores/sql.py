@@ -21,7 +21,9 @@ from holdfast.stores.checks import check_key, no_index, out_of_scope, storable
 from holdfast.stores.query import Query, QueryTx
 
 
-class Dialect(Struct, frozen=True):
+class Dialect(Struct, frozen=True, eq=False):
+    """Compared by identity: every statement looks its text up by the dialect."""
+
     mark: str
     """A parameter."""
     schema: str
@@ -60,6 +62,12 @@ class Table:
         self.select = f"SELECT key, value, rev FROM {self.name} WHERE ns = {m}"
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
+        self.counts = {
+            index: f"{self.count} AND by_{index} >= {m} AND by_{index} < {m}"
+            for index in space.indexes
+        }
+        self.finds: dict[tuple[str, bool], str] = {}
+        """The statements between two bounds of an index, forwards or backwards, with a limit."""
 
     def putting(self, placed: tuple[bool, ...]) -> str:
         """`put` without parameters for the indexes that a record is not in. Built once."""
@@ -82,6 +90,8 @@ class Table:
             + suffix
         )
         self.selects[column, shape, suffix] = sql
+        if bounded and limited and not offset and not suffix and column != "key":
+            self.finds[column.removeprefix("by_"), reverse] = sql
         return sql
 
     def delete_if(self, keys: int) -> str:
@@ -136,12 +146,11 @@ class SqlReadTx(QueryTx):
             return int(self.rows(table.count, (self._ns,))[0][0])
         if index not in space.indexes:
             raise no_index(space, index)
-        column, (low, high) = f"by_{index}", span(match)
-        sql = f"{table.count} AND {column} >= {self.dialect.mark}"
+        low, high = span(match)
         if high is None:
+            sql = f"{table.count} AND by_{index} >= {self.dialect.mark}"
             return int(self.rows(sql, (self._ns, low))[0][0])
-        sql += f" AND {column} < {self.dialect.mark}"
-        return int(self.rows(sql, (self._ns, low, high))[0][0])
+        return int(self.rows(table.counts[index], (self._ns, low, high))[0][0])
 
     def select(
         self,
@@ -152,6 +161,22 @@ class SqlReadTx(QueryTx):
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
+        sql, parameters = self.statement(space, query, offset=offset, suffix=suffix)
+        found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
+        if damaged is None:
+            return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
+        sound = []
+        for key, value, rev in found:
+            try:
+                sound.append(Row(key, space.decode(key, value), rev))
+            except Corrupt as error:
+                damaged.append(error)
+        return sound
+
+    def statement(
+        self, space: Space[Any], query: Query, *, offset: int = 0, suffix: str = ""
+    ) -> tuple[str, list[Any]]:
+        """The statement of a query, and its parameters."""
         by, high, limit = query.by, query.high, query.limit
         if by is not None and by not in space.indexes:
             raise no_index(space, by)
@@ -166,16 +191,7 @@ class SqlReadTx(QueryTx):
             parameters.append(offset)
         shape = (high is not None, query.reverse, limit is not None, offset > 0)
         sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix)
-        found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
-        if damaged is None:
-            return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
-        sound = []
-        for key, value, rev in found:
-            try:
-                sound.append(Row(key, space.decode(key, value), rev))
-            except Corrupt as error:
-                damaged.append(error)
-        return sound
+        return sql, parameters
 
     def _table(self, space: Space[Any]) -> Table:
         if space.name not in self._names:

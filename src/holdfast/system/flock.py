@@ -86,6 +86,10 @@ class FlockContender:
         """Whether it is ours: not in a forked child, and not if the file was replaced by hand."""
         return self._mine and self._fd >= 0 and self._is_at_its_path()
 
+    def fileno(self) -> int:
+        """The descriptor of the file, for reading and writing it."""
+        return self._fd
+
     def watch(self, lost: Callable[[], None]) -> None:
         """Nothing to watch: a live process cannot lose it."""
 

@@ -142,7 +142,7 @@ def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
             part = parts.pop()
             if part in ("", "."):
                 continue
-            shown = os.path.join(real, part)
+            shown = f"{real}/{part}" if real != "/" else f"/{part}"
             try:
                 try:
                     below = os.open(part, _FOLDER, dir_fd=at)

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from holdfast.domains.agents.records import GatewayAddress
 from holdfast.domains.agents.runs import AgentRuns
 from holdfast.kernel.holder import Liveness, Processes
@@ -57,7 +59,7 @@ class GatewayProbe(Protocol):
         ...
 
 
-class AgentPorts(NamedTuple):
+class AgentPorts(Struct, frozen=True):
     """All ports together. `embedded`: the store is on this machine, and so are its processes.
     Without `runs`, nothing is noted of agents that have ended.
     """

@@ -19,7 +19,7 @@ from holdfast.domains.agents import houmao_record
 from holdfast.domains.agents.houmao_record import HoumaoLifecycle
 from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
-from holdfast.kernel.codec import Instant, Plain, Record, to_plain
+from holdfast.kernel.codec import Instant, Plain, Record, check_instants, to_plain
 from holdfast.kernel.errors import Corrupt, InvalidName, InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
@@ -31,7 +31,7 @@ from holdfast.kernel.store import ReadTx
 VERSION = 2
 PREFIXES = ("HOLDFAST-", "HOUMAO-")
 """A name may be typed with any of these, or with none."""
-_RESERVED = re.compile("houmao[^0-9a-z]", re.IGNORECASE)
+_RESERVED = "houmao[^0-9a-z]"
 """The beginning of a name that nobody may choose where names have no prefix: Houmao gives such
 names itself.
 """
@@ -66,7 +66,7 @@ def canonical(name: str, prefix: str) -> str:
 
     Raises InvalidName for that, and as `inner` does.
     """
-    if not prefix and _RESERVED.match(name):
+    if not prefix and re.match(_RESERVED, name, re.IGNORECASE):
         raise InvalidName(
             f"{name!r} is reserved: names have no prefix here (agents.prefix), so write "
             f"{name[len('HOUMAO-') :] or 'gpu'}",
@@ -144,7 +144,7 @@ class Agent(Record, frozen=True, kw_only=True):
     lifecycle: HoumaoLifecycle | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_instants(self)
         if self.lease_expires_at <= self.published_at:
             raise InvalidValue(
                 f"lease_expires_at {render(self.lease_expires_at)} is not later than published_at "
@@ -310,9 +310,11 @@ TMUX_BACKED: Mapping[str, bool] = {
 RUN_BY_GATEWAY = ("acp", "codex_app_server")
 """The backends whose agents run below their gateway: no record names a process of theirs."""
 
-HEADLESS = re.compile(r"[a-z0-9]+_headless\Z")
+HEADLESS = r"[a-z0-9]+_headless\Z"
 
 
 def tmux_backed(backend: str) -> bool:
     """Does the backend run in tmux? False for an unknown one: nothing is controlled on a guess."""
-    return TMUX_BACKED.get(backend, HEADLESS.match(backend) is not None)
+    if backend in TMUX_BACKED:
+        return TMUX_BACKED[backend]
+    return re.match(HEADLESS, backend) is not None

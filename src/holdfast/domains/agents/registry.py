@@ -1,6 +1,7 @@
 """The registry of agents: each change is one transaction, and its journal entry commits with it."""
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
@@ -56,7 +57,7 @@ class Agents:
         self,
         store: Store,
         journal: Journal,
-        ports: AgentPorts,
+        ports: Callable[[], AgentPorts],
         settings: AgentSettings | None = None,
         *,
         debris: Debris | None = None,
@@ -65,9 +66,17 @@ class Agents:
         self.store = store
         self._steady = steady_clock(store)
         self._journal = journal
-        self._ports = ports._replace(embedded=store.embedded)
+        self._make_ports = ports
+        self._made_ports: AgentPorts | None = None
         self._debris = debris
         self._exclusive = self.settings.names == "exclusive"
+
+    @property
+    def _ports(self) -> AgentPorts:
+        # Made when they are first needed: to resolve a name takes none of them.
+        if self._made_ports is None:
+            self._made_ports = replace(self._make_ports(), embedded=self.store.embedded)
+        return self._made_ports
 
     def publish(
         self,

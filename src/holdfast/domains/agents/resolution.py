@@ -7,9 +7,8 @@ answer if it is the only one. A stale record never hides a fresh one.
 import enum
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from holdfast.domains.agents.records import AGENTS, Agent, id_of, inner, stored_agent
 from holdfast.kernel.clock import render
@@ -61,7 +60,7 @@ class Resolution(Plain, frozen=True, kw_only=True):
         return self.agent_ids[0] if self.agent_ids else self.asked
 
 
-class _Found(NamedTuple):
+class _Found(Struct, frozen=True):
     """One consistent read: what is stored under the id; if that is not a fresh record, the records
     of the name; and if there are none, what is stored under the id that is derived from the name.
     """

@@ -1,6 +1,7 @@
 """The checks of a record before it is published: nothing wrong is stored."""
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ def check_backend(backend: str, session_name: str | None) -> str:
             "(--tmux-session), or another backend, such as command",
             field="session_name",
         )
-    if backend in TMUX_BACKED or HEADLESS.match(backend):
+    if backend in TMUX_BACKED or re.match(HEADLESS, backend):
         return backend
     known = ", ".join(TMUX_BACKED)
     raise InvalidValue(

@@ -203,10 +203,18 @@ class Gateway:
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
         """
+        return self.accept_counted(submissions)[0]
+
+    def accept_counted(
+        self, submissions: Sequence[Submission]
+    ) -> tuple[list[QueueRequest | errors.HoldfastError], int]:
+        """`accept`, and how many requests have not ended by then."""
         seen = self.seen
         named = [(one, new_id()) for one in submissions]
 
-        def body(tx: Tx, line: QueueTransaction) -> list[QueueRequest | errors.HoldfastError]:
+        def body(
+            tx: Tx, line: QueueTransaction
+        ) -> tuple[list[QueueRequest | errors.HoldfastError], int]:
             attachment = self._own(tx)
             answers: list[QueueRequest | errors.HoldfastError] = []
             for (draft, expected_epoch), request_id in named:
@@ -221,11 +229,11 @@ class Gateway:
                     # A damaged stored request fails only the new request with the same key, not the
                     # others of this commit.
                     answers.append(error)
-            return answers
+            return answers, line.head.depth
 
-        answers = self._change(body)
+        accepted = self._change(body)
         faults.reach("gateway.accepted")
-        return answers
+        return accepted
 
     def claim(self, *, express: bool = False) -> QueueRequest | None:
         """Begin the next request; None when there is none, or while an operator must decide."""

@@ -40,6 +40,7 @@ from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.log import warn
 from holdfast.primitives.steady_clock import steady_clock
 
 if TYPE_CHECKING:
@@ -288,6 +289,8 @@ class Jobs:
 
         def body(tx: Tx) -> tuple[Job, PickStep | None] | transitions.LateRefusal:
             damaged.clear()
+            if agent_session is not None:
+                tx.will_take(JOBS, "turn", (agent_session,))
             job = transitions.existing(tx, job_id)
             late = transitions.check_verdict(tx, self._journal, job, token, verdict)
             if late is not None:
@@ -614,7 +617,4 @@ def _picked(finished: tuple[Job, PickStep | None] | transitions.LateRefusal) -> 
 
 
 def _log(warning: str) -> None:
-    # Imported here: most picks warn of nothing and must start fast.
-    import logging
-
-    logging.getLogger("holdfast.jobs").warning("%s", warning)
+    warn("%s", warning, logger="holdfast.jobs")

@@ -9,10 +9,10 @@ refused and forgotten.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from holdfast.domains.jobs.draft import fitted
 from holdfast.domains.jobs.records import (
@@ -49,7 +49,7 @@ _UNCLAIMED: dict[str, None] = dict.fromkeys(("token", "claimed_by", "lease_s", "
 _NO_VERDICT: dict[str, None] = dict.fromkeys(("result", "error", "error_code"))
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """The status that a worker or an operator wants for a job, and the words for it."""
 
     status: JobStatus
@@ -171,13 +171,14 @@ def put_back(
 
 def ended(job: Job, verdict: Verdict, now: datetime, *, taken_away: bool = False) -> Job:
     """The job in a final state. `taken_away` says that no verdict of its worker ended it."""
-    status, _, error, error_code = verdict
+    status, error = verdict.status, verdict.error
     past = job.past_attempts
     if job.status is JobStatus.RUNNING and status is not JobStatus.COMPLETED:
         # Work that runs on after its time limit may still bring a result.
-        late = taken_away or error_code == TIMED_OUT
-        past = _past_attempts(job, now, error_code or status.value, error, taken_away=late)
-    facts = {**_UNCLAIMED, **verdict._asdict()}
+        late = taken_away or verdict.error_code == TIMED_OUT
+        outcome = verdict.error_code or status.value
+        past = _past_attempts(job, now, outcome, error, taken_away=late)
+    facts = {**_UNCLAIMED, **asdict(verdict)}
     return replace(job, **facts, updated_at=now, finished_at=now, past_attempts=past)
 
 
@@ -218,14 +219,14 @@ def moved(job: Job, verdict: Verdict, *, now: datetime, token: int, by_operator:
     """The job after the step to the verdict's status. `token` is for a new attempt. Raises
     ImpossibleTransition for a step that TRANSITIONS does not have.
     """
-    status, _, error, error_code = verdict
+    status, error = verdict.status, verdict.error
     check_step(job, status)
     if status is JobStatus.RUNNING:
         return started(job, now, token)
     if status is JobStatus.PENDING:
-        outcome = error_code or ("requeued" if by_operator else "given_back")
+        outcome = verdict.error_code or ("requeued" if by_operator else "given_back")
         back = put_back(job, now, outcome=outcome, error=error, taken_away=by_operator)
-        return replace(back, **verdict._asdict())
+        return replace(back, **asdict(verdict))
     # An operator who cancels takes the job away. One who says how it ended may be the work itself,
     # without its token.
     return ended(job, verdict, now, taken_away=by_operator and status is JobStatus.CANCELLED)

@@ -193,7 +193,7 @@ def load_in_the_way(recipe: str, orphan: OrphanLoad) -> errors.Held:
         "ends that load and waits for it",
         recipe=recipe,
         target=orphan.marker.recipe,
-        survivors=[pid for pid, _ in orphan.survivors],
+        survivors=[one.pid for one in orphan.survivors],
     )
 
 

@@ -1,8 +1,8 @@
 """A timeline of who held and who waited for what, put together from the journal and the lock table.
 
-An uncontended grant is not journalled. So nothing shows one that has ended, if nobody waited for
-it. A hold whose beginning or end is not in the journal is drawn from its first to
-its last mention, and says so.
+An uncontended grant is not journalled, nor one after a short wait. So nothing shows one that has
+ended, if nobody waited long for it. A hold whose beginning or end is not in the journal is drawn
+from its first to its last mention, and says so.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,12 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from holdfast.kernel.clock import ago
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.limits import PAGE_JOURNAL_MAX, PAGE_LANES_MAX
+from holdfast.kernel.limits import LOCK_JOURNAL_NAMES_MAX, PAGE_JOURNAL_MAX, PAGE_LANES_MAX
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.locks import Locks
+from holdfast.primitives.locks.records import within
 
 _HOLD_ENDS = {
     "lock.released": "released",
@@ -100,11 +102,12 @@ class _History:
         by = str(entry.data.get("by", ""))
         key = (entry.subject, by)
         if entry.kind == "lock.waiting":
+            # A waiter reports a wait only when it has lasted long.
+            begin = ago(entry.at, float(entry.data.get("waited_s") or 0))
             self.waits[key] = Stretch(
-                resource=entry.subject, job=by, what="wait", begin=entry.at, end=None
+                resource=entry.subject, job=by, what="wait", begin=begin, end=None
             )
-            for holder in entry.data.get("held_by") or ():
-                self._mention(entry.subject, str(holder), entry.at)
+            self._take_holders(entry, by)
         elif entry.kind == "lock.granted":
             self._end(self.waits, key, entry.at, "granted")
             if entry.data.get("mode") == "exclusive":
@@ -119,6 +122,7 @@ class _History:
             self._mention(entry.subject, by, entry.at)
             self._end(self.holds, key, entry.at, _HOLD_ENDS[entry.kind])
         elif entry.kind in _WAIT_ENDS:
+            self._take_holders(entry, by)
             self._end(self.waits, key, entry.at, _WAIT_ENDS[entry.kind])
 
     def up_to_now(
@@ -131,9 +135,27 @@ class _History:
             found.append(Stretch(resource=key[0], job=key[1], what="hold", begin=since, end=None))
         for key, hold in self.holds.items():
             # It has ended, and the journal does not say when.
-            found.append(replace(hold, end=self._mentioned.get(key, hold.begin), how="released"))
+            found.append(replace(hold, end=self._last_mention(key), how="released"))
         found += [wait for key, wait in self.waits.items() if key in waits]
         return sorted(found, key=lambda one: one.begin)
+
+    def _take_holders(self, entry: Entry, by: str) -> None:
+        """The holders that an entry names; holds of others ended before it, at their last mention.
+
+        An entry of a set names the holders of all its names, and a long list is cut.
+        """
+        named = [str(holder) for holder in entry.data.get("held_by") or ()]
+        of_this = "names" not in entry.data or entry.data.get("mode") == "exclusive"
+        if of_this and 0 < len(named) < LOCK_JOURNAL_NAMES_MAX:
+            for key in [key for key in self.holds if key[0] == entry.subject]:
+                if key[1] not in named and not within(by, key[1]):
+                    self._end(self.holds, key, self._last_mention(key), "released")
+        for holder in named:
+            self._mention(entry.subject, holder, entry.at)
+
+    def _last_mention(self, key: tuple[str, str]) -> datetime:
+        begin = self.holds[key].begin
+        return max(begin, self._mentioned.get(key, begin))
 
     def _mention(self, resource: str, job: str, at: datetime) -> None:
         key = (resource, job)

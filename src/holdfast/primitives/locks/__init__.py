@@ -3,6 +3,7 @@
 records.py      the rows: held locks and waiters
 policy.py       who may hold a lock, who is next, what keeps a request waiting
 table.py        the rows that one decision reads and writes
+hot_path.py     the usual turn at a contended lock, in a straight line
 transaction.py  request, release, hand over, reap and kick inside one transaction
 request.py      one request: what the caller wants, what the table answers, and the errors
 acquisition.py  one acquire from the request to the grant, top-down

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import DeadlockDetected, LockTimeout, StoreUnavailable
 from holdfast.kernel.holder import ThisProcess
-from holdfast.kernel.store import Listener
+from holdfast.kernel.store import Listener, Tx, Woken
 from holdfast.primitives.deadline import Deadline, earliest
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.grant import Grant
@@ -57,13 +57,22 @@ T = TypeVar("T")
 # store that did not answer.
 _REAP_AGAIN_S = 0.02
 _STORE_LOST_S = 1.0
+_UNWATCHED_S = 0.01
+"""How long a wait may last before the processes ahead are watched. A watch costs more than a short
+wait, and a death in its beginning is noticed later by this much at most.
+"""
 
 
 class Acquisition:
     """One call that requests locks. `owner` is the lock manager that releases its grant."""
 
     _steps: RequestSteps
-    _next_refresh: Deadline
+    _refresh_at_s: float
+    """When the waiter renews its lease, on the monotonic clock."""
+    _unwatched_until_s: float
+    """Until when nobody ahead is watched."""
+    _report_at_s: float
+    """When the waiter journals that it waits."""
 
     def __init__(
         self,
@@ -198,6 +207,10 @@ class Acquisition:
 
     def _make_grant(self, granted: Granted) -> Grant:
         hold, names = granted.hold, self._request.names
+        if hold is not None and not granted.own:
+            self._context.lasting.put(hold, self._deadline)
+            ttl_s, ends_s = self._request.ttl_s, self._context.ends_s(hold)
+            return self._new_grant(hold.names, hold.token, ttl_s=ttl_s, ends_s=ends_s)
         tokens = {name: own.token for own in granted.own for name in own.names if name in names}
         if hold is None:
             # A re-entered grant keeps the time to live of the grant that it re-enters.
@@ -235,22 +248,31 @@ class Acquisition:
     def _answer(self) -> Granted | Deadlocked | NotGranted:
         """Request the names in a transaction, and wait in the queue while time is left."""
         context = self._context
-        draft = make_draft(context, self._request, self._id)
-        steps = self._steps = RequestSteps(draft, context.clock, explain=self._explain)
         context.clock.compare()
         if self._deadline.passed():
             return self._answer_now()
         began_s = time.monotonic()
-        self._next_refresh = Deadline(leases.renew_every_s(context.settings.lease_s))
+        settings = context.settings
+        self._refresh_at_s = began_s + leases.renew_every_s(settings.lease_s)
         with context.store.listen() as listener:
-            steps.draft = draft = replace(draft, address=listener.address)
-            answer = self._transact(steps.grant_or_queue)
+            draft = make_draft(context, self._request, self._id, listener.address)
+            steps = self._steps = RequestSteps(
+                draft, settings, context.clock, explain=self._explain
+            )
+            answer = self._transact(steps.grant_or_queue, shortcut=steps.on_hot_path)
             while True:
                 if isinstance(answer, Waiting):
                     if answer.waiter.outcome is not None:
                         answer = self._transact(steps.read_outcome)
                         continue
-                    self._waited = True
+                    if not self._waited:
+                        self._waited = True
+                        # After the arrival: a wait that was reported is long enough for its grant
+                        # to be journalled too.
+                        now_s = time.monotonic()
+                        self._unwatched_until_s = now_s + _UNWATCHED_S
+                        report_s = settings.report_waits_s
+                        self._report_at_s = math.inf if report_s is None else now_s + report_s
                     self._show_ahead(answer.ahead)
                     # Those that were alive before the wait may be dead after it.
                     steps.verified.clear()
@@ -283,6 +305,9 @@ class Acquisition:
 
     def _answer_now(self) -> Granted | NotGranted:
         """The answer for a request that does not wait. Dead holders are reaped first."""
+        context = self._context
+        draft = make_draft(context, self._request, self._id, address="")
+        self._steps = RequestSteps(draft, context.settings, context.clock, explain=self._explain)
         before: Sequence[Ahead] = ()
         while True:
             answer = self._transact(self._steps.grant_or_refuse)
@@ -304,6 +329,14 @@ class Acquisition:
     def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
+        unwatched_s = self._unwatched_until_s - time.monotonic()
+        if (
+            unwatched_s > 0
+            and self._wait(listener, earliest(deadline.left_s(), unwatched_s)).notified
+        ):
+            state = self._reap_and_read(waiting, listener)
+            if _differs(state, waiting):
+                return state
         with AheadWatch(waiting.ahead, context.processes, context.store) as watch:
             while True:
                 suspects = watch.suspects()
@@ -316,8 +349,9 @@ class Acquisition:
                     timed_out = deadline.timeout_s is not None
                     return self._transact(partial(self._steps.leave_queue, timed_out=timed_out))
                 pause_s = _REAP_AGAIN_S if suspects else watch.next_expiry_s()
-                limit_s = earliest(deadline.left_s(), pause_s, self._next_refresh.left_s())
-                ready = self._wait(listener, limit_s, watch.fds)
+                next_s = min(self._refresh_at_s, self._report_at_s) - time.monotonic()
+                limit_s = earliest(deadline.left_s(), pause_s, max(next_s, 0.0))
+                ready = self._wait(listener, limit_s, watch.fds).ready
                 if ready:
                     watch.note_deaths(ready)
                     continue
@@ -333,11 +367,14 @@ class Acquisition:
         """
         while True:
             try:
-                if self._next_refresh.passed():
+                now_s = time.monotonic()
+                if now_s >= self._refresh_at_s:
                     self._transact(self._steps.refresh, once=True)
-                    self._next_refresh = Deadline(
-                        leases.renew_every_s(self._context.settings.lease_s)
-                    )
+                    every_s = leases.renew_every_s(self._context.settings.lease_s)
+                    self._refresh_at_s = now_s + every_s
+                if now_s >= self._report_at_s:
+                    self._transact(self._steps.report_wait, once=True)
+                    self._report_at_s = math.inf
                 if suspects:
                     return self._reap(suspects, once=True)[1]
                 # A grant, the usual reason to wake, is seen in one read.
@@ -355,16 +392,14 @@ class Acquisition:
                 warn("still waiting: %s", error.message)
                 self._wait(listener, earliest(self._deadline.left_s(), _STORE_LOST_S))
 
-    def _wait(
-        self, listener: Listener, limit_s: float | None, also: Sequence[int] = ()
-    ) -> frozenset[int]:
-        """Sleep; return the descriptors that ended it. `stop_fd` also ends the time limit."""
+    def _wait(self, listener: Listener, limit_s: float | None, also: Sequence[int] = ()) -> Woken:
+        """Sleep; return what ended it. `stop_fd` also ends the time limit."""
         if self._stop_fd is None:
-            return listener.wait(limit_s, also=also).ready
-        ready = listener.wait(limit_s, also=[*also, self._stop_fd]).ready
-        if self._stop_fd in ready:
+            return listener.wait(limit_s, also=also)
+        woken = listener.wait(limit_s, also=[*also, self._stop_fd])
+        if self._stop_fd in woken.ready:
             self._deadline.end()
-        return ready
+        return woken
 
     def _show_ahead(self, ahead: Sequence[Ahead]) -> None:
         if self._on_wait is not None:
@@ -406,10 +441,15 @@ class Acquisition:
 
     # --- the store
 
-    def _transact(self, body: Callable[[LockTransaction], T], *, once: bool = False) -> T:
+    def _transact(
+        self,
+        body: Callable[[LockTransaction], T],
+        *,
+        once: bool = False,
+        shortcut: Callable[[Tx], T | None] | None = None,
+    ) -> T:
         """Change the table as soon as the store lets it; `once`: the caller itself retries."""
-        transact = self._context.transact
-        return self._retry(lambda limit_s: transact(body, timeout_s=limit_s), once=once)
+        return self._retry(partial(self._context.transact, body, shortcut), once=once)
 
     def _retry(self, act: Callable[[float], T], *, once: bool = False) -> T:
         """Call `act` until the store lets it, and note whether it may have written."""

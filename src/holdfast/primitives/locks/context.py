@@ -17,6 +17,7 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import hot_path
 from holdfast.primitives.locks.grant import Grant, LastingGrants
 from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
 from holdfast.primitives.locks.statistics import LockCounters
@@ -119,12 +120,19 @@ class LockContext:
                 self._contended.pop(name, None)
 
     def transact(
-        self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
+        self,
+        body: Callable[[LockTransaction], T],
+        shortcut: Callable[[Tx], T | None] | None = None,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        """Run `body` in a transaction on the lock table, and write what it changed."""
+        """Run `body` in a transaction on the lock table, and write what it changed. Where
+        `shortcut` has an answer, it has done what `body` would do.
+        """
         self.has_transacted = True
 
         def run(tx: Tx) -> T:
+            if shortcut is not None and (answer := shortcut(tx)) is not None:
+                return answer
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
             result = body(transaction)
             transaction.table.write()
@@ -155,6 +163,13 @@ class LockContext:
                     self.counters.count(gone.names, "expiries")
                 elif not gone.hold.on_behalf:
                     self.counters.count(gone.names, "deaths")
+
+    def release(self, hold_id: str, names: tuple[str, ...]) -> bool:
+        """Release a grant that may be gone; False when it is, or its time to live was over."""
+        return self.transact(
+            lambda transaction: transaction.release_if_held(hold_id, names),
+            partial(hot_path.release, self.journal, self.settings, self.clock, hold_id, names),
+        )
 
     def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
         """Remove all that is left of a request: its waiter, outcome or grant. While the store does

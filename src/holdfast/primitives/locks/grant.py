@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,7 +44,7 @@ class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
 
 
-class Suspended(NamedTuple):
+class Suspended(msgspec.Struct, frozen=True):
     """A grant that this process will resume after execve(2). Its loss makes the first of `fds`
     readable. Keep the listener and all of them open until then.
     """

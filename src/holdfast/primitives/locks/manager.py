@@ -186,9 +186,7 @@ class Locks:
                 # With a time to live, the store's clock decides whether the grant is still there.
                 freed = self._store.delete_if(LOCKS, grant.taken, grant.token)
             if freed < len(grant.taken):
-                freed += context.transact(
-                    lambda transaction: transaction.release_if_held(grant.id, grant.taken)
-                )
+                freed += context.release(grant.id, grant.taken)
             if grant.unattended:
                 context.lasting.delete(grant.id)
         except BaseException:

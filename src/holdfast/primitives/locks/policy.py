@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from holdfast.kernel.codec import Instant, Plain, to_json
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import (
@@ -38,7 +40,7 @@ class BlockingHold(NamedTuple):
     hold: LockHold
 
 
-class CycleStep(NamedTuple):
+class CycleStep(Struct, frozen=True):
     """One step of a cycle: the waiter waits for a name that the next step's job holds."""
 
     waiter: Waiter

@@ -195,6 +195,11 @@ def conflict(one: Mode, other: Mode) -> bool:
     return one is Mode.EXCLUSIVE or other is Mode.EXCLUSIVE
 
 
+def waited_s(waiter: Waiter, now: datetime) -> float:
+    """How long a waiter has waited by the store's clock."""
+    return round(max((now - waiter.arrived_at).total_seconds(), 0.0), 6)
+
+
 def rank_of(arrived_at: datetime, priority: int, age_s: float) -> int:
     """The rank of an arrival: a step of priority counts as `age_s` seconds of earlier arrival."""
     # Nothing starves: a priority is worth a bounded time.

@@ -7,12 +7,15 @@ transaction, and end in an answer: granted, waiting, deadlocked, not granted.
 import shlex
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.kernel import lease as leases
+from holdfast.kernel.clock import BEGINNING
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LeaseLost, LockTimeout
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, ThisProcess, check_holder
+from holdfast.kernel.lease import Lease
 from holdfast.kernel.limits import (
     LOCK_NAMES_MAX,
     LOCK_PRIORITY_MAX,
@@ -20,6 +23,9 @@ from holdfast.kernel.limits import (
     LOCK_TTL_MAX_S,
 )
 from holdfast.kernel.names import check_label, check_new_label
+from holdfast.kernel.settings import LockSettings
+from holdfast.kernel.store import Tx
+from holdfast.primitives.locks import hot_path
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.policy import Obstruction, describe_obstruction, obstruction_of
 from holdfast.primitives.locks.records import LockHold, Mode, Waiter, WaitOutcome
@@ -29,7 +35,7 @@ from holdfast.primitives.locks.wait import Ahead, all_ahead, as_ahead
 from holdfast.primitives.steady_clock import SteadyClock
 
 
-class LockRequest(NamedTuple):
+class LockRequest(Struct, frozen=True):
     """What a caller requests, checked: see `check_request`."""
 
     names: tuple[str, ...]
@@ -117,7 +123,9 @@ def check_ttl(ttl_s: float | None) -> None:
         )
 
 
-def make_draft(context: LockContext, request: LockRequest, request_id: str) -> Waiter:
+def make_draft(
+    context: LockContext, request: LockRequest, request_id: str, address: str = ""
+) -> Waiter:
     """The request as a waiter that has no place in the queue yet."""
     now, this = context.store.now(), context.this_process()
     process = this if isinstance(request.process, ThisProcess) else request.process
@@ -136,19 +144,23 @@ def make_draft(context: LockContext, request: LockRequest, request_id: str) -> W
         grantee=None if process == this else process,
         unattended=process is None,
         ttl_s=request.ttl_s,
-        lease=leases.grant(now, context.settings.lease_s),
-        address="",
+        lease=_NO_LEASE,
+        address=address,
     )
 
 
-class Granted(NamedTuple):
+_NO_LEASE = Lease(granted_at=BEGINNING, expires_at=BEGINNING)
+"""A waiter gets its lease with its place in the queue."""
+
+
+class Granted(Struct, frozen=True):
     """The job has all the names: by a new hold, and by those that it had before."""
 
     hold: LockHold | None
     own: list[LockHold]
 
 
-class Waiting(NamedTuple):
+class Waiting(Struct, frozen=True):
     """The request must wait; these are just ahead of it."""
 
     waiter: Waiter
@@ -157,19 +169,19 @@ class Waiting(NamedTuple):
     """What blocks a request that does not wait, if its caller wants to know."""
 
 
-class Unverified(NamedTuple):
+class Unverified(Struct, frozen=True):
     """The answer depends on whether these are alive; nothing was changed."""
 
     ahead: list[Ahead]
 
 
-class Deadlocked(NamedTuple):
+class Deadlocked(Struct, frozen=True):
     """Waiting would have closed this cycle."""
 
     cycle: str
 
 
-class NotGranted(NamedTuple):
+class NotGranted(Struct, frozen=True):
     """The request ended without a grant."""
 
     reason: str
@@ -188,12 +200,24 @@ TAKEN_AWAY = "taken away"
 class RequestSteps:
     """The steps of one request. Each runs inside one transaction, which may run more than once."""
 
-    def __init__(self, draft: Waiter, clock: SteadyClock, *, explain: bool) -> None:
+    def __init__(
+        self, draft: Waiter, settings: LockSettings, clock: SteadyClock, *, explain: bool
+    ) -> None:
         self.draft = draft
+        self._settings = settings
         self.verified: set[str] = set()
         """Ids of holds and waiters that were probed and found alive."""
         self._clock = clock
         self._explain = explain
+
+    def on_hot_path(self, tx: Tx) -> Granted | Waiting | None:
+        """The answer of `grant_or_queue` in the usual case; None in any other."""
+        found = hot_path.grant_or_queue(tx, self._settings, self.draft)
+        if found is None:
+            return None
+        if isinstance(found, LockHold):
+            return Granted(found, [])
+        return Waiting(found.waiter, [as_ahead(found.ahead)])
 
     def grant_or_queue(self, transaction: LockTransaction) -> AcquireAnswer:
         if (owned := self._owned(transaction)) is not None:
@@ -272,6 +296,12 @@ class RequestSteps:
         waiter = transaction.table.waiter(self.draft.id)
         if waiter is not None and waiter.outcome is None:
             transaction.refresh(waiter)
+
+    def report_wait(self, transaction: LockTransaction) -> None:
+        """Journal that the request waits, if it still does."""
+        waiter = transaction.table.waiter(self.draft.id)
+        if waiter is not None and waiter.outcome is None:
+            transaction.report_wait(waiter)
 
     def doubtful(self, own: Iterable[LockHold], now: datetime) -> list[LockHold]:
         """The job's own holds that may be over, and then cannot be re-entered."""

@@ -9,13 +9,13 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import count, islice, takewhile
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.kernel.limits import LOCK_REAPED_MAX
+from holdfast.kernel.limits import LOCK_JOURNAL_NAMES_MAX, LOCK_REAPED_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
@@ -30,17 +30,15 @@ from holdfast.primitives.locks.records import (
     WaitOutcome,
     conflict,
     rank_of,
+    waited_s,
 )
 from holdfast.primitives.locks.table import WritableLockTable
 from holdfast.primitives.steady_clock import SteadyClock
 
 SCOPE = (LOCKS, LOCK_WAITS)
 
-_JOURNAL_NAMES_MAX = 16
-"""How many names of a large set, or holders, an entry lists: journal entries are bounded."""
 
-
-class Suspect(NamedTuple):
+class Suspect(Struct, frozen=True):
     """A hold or a waiter whose process may be gone, and what is known of that process."""
 
     id: str
@@ -49,7 +47,7 @@ class Suspect(NamedTuple):
     liveness: Liveness
 
 
-class Reaped(NamedTuple):
+class Reaped(Struct, frozen=True):
     """A hold that was taken away, or a waiter that was removed, when `hold` is None."""
 
     names: tuple[str, ...]
@@ -68,6 +66,7 @@ class LockTransaction:
         self._journal = journal
         self._settings = settings
         self._journal_all = settings.journal == "all"
+        self._journal_waits_s = 0.0 if self._journal_all else settings.journal_waits_s
         self._clock = clock
         # The state of `hand_over`. Grants inside it call it again, and only add to this.
         self._heap: list[tuple[tuple[int, int], int, str, Iterator[Waiter] | None, Waiter]] = []
@@ -121,13 +120,8 @@ class LockTransaction:
                 # It is queued before others, which have a new neighbour then.
                 self._wake_behind(waiter)
         self.table.enqueue(waiter)
-        self._append(
-            waiter.names,
-            "lock.waiting",
-            by=waiter.by,
-            mode=waiter.mode.value,
-            held_by=sorted(holders)[:_JOURNAL_NAMES_MAX],
-        )
+        if self._settings.report_waits_s is None:
+            self._journal_wait(waiter, holders)
         if holders_wait:
             # Now that it waits, those that it waits for may overtake those that wait for it.
             self.hand_over((), policy.waits_behind(self.table, holders))
@@ -147,6 +141,11 @@ class LockTransaction:
         waiter = steps[0].waiter
         self._append(waiter.names, "lock.deadlock", by=waiter.by, cycle=text)
         return text
+
+    def report_wait(self, waiter: Waiter) -> None:
+        """Journal a wait that has become long enough for it."""
+        holders = {one.hold.by for one in policy.blocking_holds(self.table, waiter)}
+        self._journal_wait(waiter, holders, waited_s=self._waited_s(waiter))
 
     def refresh(self, waiter: Waiter) -> None:
         lease = leases.renew(waiter.lease, self._tx.now, self._settings.lease_s)
@@ -245,7 +244,7 @@ class LockTransaction:
     def time_out(self, waiter: Waiter) -> None:
         """Remove a waiter whose time limit passed; the journal names the holders."""
         holders = {one.hold.by for one in policy.blocking_holds(self.table, waiter)}
-        self.leave(waiter, "lock.timed_out", held_by=sorted(holders)[:_JOURNAL_NAMES_MAX])
+        self.leave(waiter, "lock.timed_out", held_by=sorted(holders)[:LOCK_JOURNAL_NAMES_MAX])
 
     def reap(self, suspects: Iterable[Suspect]) -> list[Reaped]:
         """Remove those grants and waiters that may be reclaimed by now, and hand over."""
@@ -367,16 +366,14 @@ class LockTransaction:
         names = tuple(policy.names_to_take(self.table, waiter))
         locks = [self.table.lock(name) for name in names]
         waits_elsewhere = bool(self.table.waits_of_job(waiter.by))
-        contended = waited or waits_elsewhere or any(lock.holds or lock.waited for lock in locks)
-        if contended or self._journal_all:
-            data: dict[str, object] = {"by": waiter.by, "mode": waiter.mode.value}
-            if waited:
-                data["waited_s"] = self._waited_s(waiter)
-            token = self._append(names, "lock.granted", **data)
+        data: dict[str, object] = {"by": waiter.by, "mode": waiter.mode.value}
+        if waited:
+            data["waited_s"] = seconds = self._waited_s(waiter)
+            journalled = seconds >= self._journal_waits_s
         else:
-            # A grant that is not journalled is the only one of its transaction, so the revision is
-            # a token of its own.
-            token = self._tx.revision
+            contended = waits_elsewhere or any(lock.holds or lock.waited for lock in locks)
+            journalled = contended or self._journal_all
+        token = self._append(names, "lock.granted", **data) if journalled else self._tx.token()
         explicit = waiter.ttl_s is not None
         ttl_s = self._settings.lease_s if waiter.ttl_s is None else waiter.ttl_s
         hold = LockHold(
@@ -452,12 +449,22 @@ class LockTransaction:
         )
 
     def _waited_s(self, waiter: Waiter) -> float:
-        return round(max((self._tx.now - waiter.arrived_at).total_seconds(), 0.0), 6)
+        return waited_s(waiter, self._tx.now)
+
+    def _journal_wait(self, waiter: Waiter, holders: Iterable[str], **data: object) -> None:
+        self._append(
+            waiter.names,
+            "lock.waiting",
+            by=waiter.by,
+            mode=waiter.mode.value,
+            held_by=sorted(holders)[:LOCK_JOURNAL_NAMES_MAX],
+            **data,
+        )
 
     def _append(self, names: Sequence[str], kind: str, **data: object) -> int:
         """Journal an event under each name; return the revision of the first entry."""
         if len(names) > 1:
-            data["names"] = list(names[:_JOURNAL_NAMES_MAX])
+            data["names"] = list(names[:LOCK_JOURNAL_NAMES_MAX])
         revisions = [
             self._journal.append(self._tx, kind=kind, subject=name, data=data) for name in names
         ]

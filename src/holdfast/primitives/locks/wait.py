@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.lease import Lease
@@ -18,7 +19,7 @@ _LATER_S = 0.001
 """A lease is fresh up to and including its last instant, so the check comes after it."""
 
 
-class Ahead(NamedTuple):
+class Ahead(Struct, frozen=True):
     """A holder, or another waiter, just ahead of a request."""
 
     id: str

@@ -6,6 +6,7 @@ latch.py        turns to change files, locks of other programs, recovery after a
 redo.py         the redo log: committed changes of files, and their application
 records.py      the records of a space, and a transaction's view of them
 cache.py        what this process has read, and whether it is still current
+members.py      the text of a file of many records: changes spliced into it, and found in it
 documents.py    JSON of a file, and the restoration of a damaged file
 disk.py         files that are read and replaced so that they survive a power loss
 folders.py      where everything is, names of files, and which store owns a folder

@@ -38,6 +38,7 @@ from holdfast.stores.files.folders import (
     key_of,
     pattern_of,
 )
+from holdfast.stores.files.members import changed_members
 from holdfast.stores.files.records import RecordSet, StoredDocument, damaged
 from holdfast.stores.files.redo import FileChange, content_of
 from holdfast.system.folder_watch import FolderWatch
@@ -231,11 +232,29 @@ class FileCache:
             found = self.disk.read(location)
             if found is None:
                 return NO_FILE
-            same = known is not None and known.file.data == found.data
-            file = known.file if known is not None and same else _parsed(found.data)
+            if known is not None and known.file.data == found.data:
+                file = known.file
+            else:
+                file = self._merged(space, layout, known, found.data) or _parsed(found.data)
         except (UnusableFile, ValueError) as error:
             raise DamagedFile(location, layout, space, str(error)) from None
         self._files[location.path] = _KnownFile(found.signature if found.sure else None, file)
+        return file
+
+    def _merged(
+        self, space: Space[R], layout: OneFile[R], known: _KnownFile | None, data: bytes
+    ) -> ParsedFile | None:
+        """The new content of a file, of which only what has changed is parsed; None where the whole
+        must be. Its records are noted.
+        """
+        records = self._records.get(space)
+        if known is None or records is None or records.file is not known.file:
+            return None
+        changes = changed_members(layout, *records, data)
+        if changes is None:
+            return None
+        file = ParsedFile(data, is_ours=True)
+        self._records[space] = _KnownRecords(file, records.records.changed(changes))
         return file
 
     def file_records(

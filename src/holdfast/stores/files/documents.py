@@ -6,7 +6,7 @@ documents of several.
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -57,10 +57,12 @@ class DamagedFile(Exception):
 class ParsedFile:
     """The bytes of a file, None when there is no file, and their JSON, parsed when first needed."""
 
-    __slots__ = ("_value", "data")
+    __slots__ = ("_value", "data", "is_ours")
 
-    def __init__(self, data: bytes | None) -> None:
+    def __init__(self, data: bytes | None, *, is_ours: bool = False) -> None:
         self.data = data
+        self.is_ours = is_ours
+        """The file is known to be `members` of its entries, which are rendered."""
         self._value: Any = None
 
     @property
@@ -123,11 +125,6 @@ def as_member(key: str, value: Any) -> bytes:
     """A value as a member of the object that a file is."""
     # JSON text has no line break inside a string, so each one is the formatter's.
     return b"  " + msgspec.json.encode(key) + b": " + _formatted(value).replace(b"\n", b"\n  ")
-
-
-def members(parts: Sequence[bytes]) -> bytes:
-    """The file of rendered and sorted members: equal to `render` of the whole object."""
-    return b"".join((b"{\n", b",\n".join(parts), b"\n}\n")) if parts else render({})
 
 
 def _formatted(value: Any) -> bytes:

@@ -234,6 +234,10 @@ class SpaceView(Generic[R]):
             self._records = found.changed(self.changed) if self._is_own else found
         return self._records
 
+    def found(self) -> RecordSet[R]:
+        """What was found in files, without the changes of this transaction."""
+        return self._load()
+
     def get(self, key: str, own: Callable[[], int]) -> Row[R] | None:
         entry = self._entry(key) if storable(key) else None
         return None if entry is None else self._rows([(key, self._record(key, entry))], own)[0]

@@ -133,7 +133,8 @@ def read_redo(tx: ReadTx, folders: StoreFolders) -> dict[Location, FileChange]:
     """The committed changes that may not be in their files yet."""
     found: dict[Location, FileChange] = {}
     pieces: list[bytes] = []
-    for _, part, _ in tx.range(REDO):
+    for row in tx.range(REDO):
+        part = row.record
         if part.data is not None:
             pieces.append(part.data)
         if not part.more:

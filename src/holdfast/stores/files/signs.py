@@ -94,9 +94,13 @@ class Signs:
         if document is None:
             remove_file(path)
             return None
-        make_folder(path.parent, self._access)
+        data = render(document)
         # Replaced whole, but not synced: what it shows ends with the boot anyway.
-        replace_file(path, render(document), self._access)
+        try:
+            replace_file(path, data, self._access)
+        except FileNotFoundError:
+            make_folder(path.parent, self._access)
+            replace_file(path, data, self._access)
         return path
 
     def _existing(self, sign: Sign[Any]) -> list[Path]:
@@ -118,4 +122,6 @@ class Signs:
 
     def _in_turn(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(*_IGNORED):
-            self._gate.run(work, _TURN_S)
+            # Without yielding afterwards: the writer waits for its next turn at the gate of its
+            # store, which is a fair one.
+            self._gate.run(work, _TURN_S, sleepy=True)

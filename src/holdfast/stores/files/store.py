@@ -397,8 +397,8 @@ class FilesStore(EmbeddedStore):
 
             def forget(tx: Tx) -> None:
                 tx.delete(GENERATIONS, revisions.name)
-                for key, _, _ in tx.range(revisions):
-                    tx.delete(revisions, key)
+                for row in tx.range(revisions):
+                    tx.delete(revisions, row.key)
 
             self.inner.transact(forget, scope=[GENERATIONS, revisions])
         if lost or restored:

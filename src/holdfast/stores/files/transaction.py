@@ -15,15 +15,16 @@ from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.layout import OneFile
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.stores.checks import check_key, has_ended, out_of_scope
 from holdfast.stores.files.cache import FileCache, Pending
 from holdfast.stores.files.disk import Location
-from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
+from holdfast.stores.files.documents import DamagedFile, ParsedFile, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
+from holdfast.stores.files.members import composed, is_whole_file, spliced
 from holdfast.stores.files.records import RecordSet, Revisions, SpaceView, StoredDocument
 from holdfast.stores.files.redo import (
     GENERATIONS,
@@ -143,6 +144,9 @@ class FilesTx(FilesReadTx[SqliteTx]):
     ) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
+    def token(self) -> int:
+        return self._tx.token()
+
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         return self._tx.trim(keep=keep, before=before, least=least)
 
@@ -194,7 +198,7 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
         file = first.file
         for view in together:
             assert isinstance(view.layout, OneFile)
-            file = ParsedFile(_content(view, view.layout, file))
+            file = _content(view, view.layout, file)
         lock, delta = lock_path(cache.folders, first.layout), _delta(file, first)
         change = FileChange(location, file.data, keep=True, lock=lock, delta=delta)
         records = {view.space: view.records() for view in together}
@@ -202,33 +206,25 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
     return found
 
 
-def _content(view: SpaceView[Any], layout: OneFile[Any], file: ParsedFile) -> bytes:
+def _content(view: SpaceView[Any], layout: OneFile[Any], file: ParsedFile) -> ParsedFile:
     records = view.records()
-    entries = records.entries
-    if _is_whole_file(layout):
-        # Joined from members that were rendered before: of a thousand records one is new.
-        return members(
-            [entries[key].written or entries[key].rendered(key) for key in records.sorted_keys()]
-        )
-    documents = {key: entry.document for key, entry in entries.items()}
-    return render(with_documents(layout, file.value, documents))
+    if is_whole_file(layout):
+        data = spliced(view.found(), file.data, view.changed) if file.is_ours else None
+        return ParsedFile(data or composed(records), is_ours=True)
+    documents = {key: entry.document for key, entry in records.entries.items()}
+    return ParsedFile(render(with_documents(layout, file.value, documents)))
 
 
 def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
     """The changed documents by key, null for a removed one; None where the whole file is shorter,
     or is more than this space's documents by key.
     """
-    if not _is_whole_file(view.layout) or view.file is None or view.file.data is None:
+    if not is_whole_file(view.layout) or view.file is None or view.file.data is None:
         return None
     delta = to_json(
         {key: None if entry is None else entry.document for key, entry in view.changed.items()}
     )
     return delta if len(delta) < len(file.data or b"") else None
-
-
-def _is_whole_file(layout: OneFile[Any] | FilePerRecord[Any]) -> bool:
-    """Is the file an object of this space's documents by key, and nothing else?"""
-    return isinstance(layout, OneFile) and layout.part is None and layout.gather is dict
 
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ connections.py   the pool, lost connections, forks, poolers
 session_lock.py  a lock that ends with its connection
 latches.py       advisory locks of a space and of a key
 transaction.py   the transaction, sent in as few messages as its answers allow
-attempt.py       work run to its end, also when the connection is lost at the commit: a body,
-                 put_new and delete_if
+attempt.py       a body run to its end, also when the connection is lost at the commit
+calls.py         put_new and delete_if, and their outcome when the connection is lost
 listener.py      wake-ups, through one connection that listens
 schema.py        tables, versions, the sequence of revisions, and whether the server has lost
                  transactions

@@ -1,38 +1,23 @@
 """A body run to its end: again while its connection is lost before the commit. If it is lost at the
 commit, the server is asked for the outcome.
-
-put_new and delete_if are one message that latches and changes, and one that commits. They could be
-a single message, but then a connection lost at the commit would leave no name by which to ask for
-the outcome.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError
-from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Tx
 from holdfast.stores.port import Plan
-from holdfast.stores.postgres import latches, schema
-from holdfast.stores.postgres.connection import (
-    COMMIT,
-    ROLLBACK,
-    CallDeadline,
-    PostgresConnection,
-    bound,
-    exchange,
-)
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.connection import CallDeadline, PostgresConnection
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import is_lost, unknown
 from holdfast.stores.postgres.transaction import LateLatch, PostgresTx
-from holdfast.stores.sql import table_of
 
 T = TypeVar("T")
 
@@ -134,83 +119,3 @@ def was_committed(connections: Connections, doubt: Doubt, deadline: CallDeadline
         time.sleep(min(pause_s, deadline.left_s()))
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
     raise unknown(connections.address)
-
-
-def put_new(
-    raw: PostgresConnection,
-    namespace: str,
-    space: Space[R],
-    items: Sequence[tuple[str, R]],
-    deadline: CallDeadline,
-) -> RunResult[int | None]:
-    """Insert all items and return their revision, or nothing and None if any key exists."""
-    table = table_of(space, schema.DIALECT)
-    parameters: list[Any] = []
-    for key, record in items:
-        value = schema.DIALECT.dump(space.encode(record))
-        parameters += [namespace, key, value, *space.index_keys(record)]
-    # Each key is latched before the revision is taken: otherwise one that waited could put a
-    # smaller token on a key than another that came and went meanwhile.
-    stripes = [latches.stripe_key(namespace, table.name, key) for key, _ in items]
-    latching = latches.shared(namespace, space.name, stripes, latches.limit_ms(deadline))
-    found = _changed(raw, deadline, latching, _put_new(space, len(items)), parameters)
-    if len(found) < len(items):
-        exchange(raw, [ROLLBACK])
-        return RunResult(None)
-    return try_commit(raw, int(found[0][0]), found[0][1], lambda: _commit(raw))
-
-
-def delete_if(
-    raw: PostgresConnection,
-    namespace: str,
-    space: Space[Any],
-    keys: Sequence[str],
-    token: int,
-    deadline: CallDeadline,
-) -> RunResult[int]:
-    """Delete those of the keys whose record has the revision `token`; return how many there
-    were.
-    """
-    sql = (
-        table_of(space, schema.DIALECT).delete_if(len(keys))
-        + f" RETURNING 0, {schema.THIS_TRANSACTION}"
-    )
-    latching = latches.shared(namespace, space.name, [], latches.limit_ms(deadline))
-    found = _changed(raw, deadline, latching, sql, [namespace, token, *keys])
-    if not found:
-        exchange(raw, [ROLLBACK])
-        return RunResult(0)
-    return try_commit(raw, len(found), found[0][1], lambda: _commit(raw))
-
-
-def _changed(
-    raw: PostgresConnection,
-    deadline: CallDeadline,
-    latching: latches.Sql,
-    sql: str,
-    parameters: Sequence[Any],
-) -> list[tuple[Any, ...]]:
-    faults.reach("postgres.write")
-    statements = (*latches.begin(deadline), latching, (sql, parameters))
-    return exchange(raw, [bound(*one) for one in statements])[-1].rows
-
-
-def _commit(raw: PostgresConnection) -> None:
-    faults.reach("postgres.commit.before")
-    exchange(raw, [COMMIT])
-    faults.reach("postgres.commit.after")
-
-
-@lru_cache(maxsize=1024)
-def _put_new(space: Space[Any], items: int) -> str:
-    table = table_of(space, schema.DIALECT)
-    # The types of a list of values are guessed from its first row, where an index may have NULL.
-    types = ["text", "text", "text", *["bytea"] * len(table.columns)]
-    row = f"({', '.join(f'%s::{kind}' for kind in types)})"
-    names = ", ".join(["ns", "key", "value", *table.columns])
-    return (
-        f"WITH next (rev) AS MATERIALIZED (SELECT {schema.NEXT_REVISION}), "
-        f"new ({names}) AS (VALUES {', '.join([row] * items)}) "
-        f"INSERT INTO {table.name} ({names}, rev) SELECT {names}, rev FROM new, next "
-        f"ON CONFLICT (ns, key) DO NOTHING RETURNING rev, {schema.THIS_TRANSACTION}"
-    )

@@ -7,6 +7,7 @@ and names it from then on. Parameters travel beside the statement and are never 
 """
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
@@ -14,11 +15,13 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from msgspec import Struct
 from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.kernel.errors import InvalidValue
+from holdfast.stores.listener import readable
 from holdfast.stores.postgres.errors import NoAnswer
 
 T = TypeVar("T")
@@ -69,6 +72,10 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.session = secrets.randbits(63)
+        """The name of this session in the table of calls (calls.py)."""
+        self.calls = 0
+        """How many calls were sent that are noted there."""
         self.prepared: dict[str, bytes] = {}
         """The statements that this session has prepared, and their names."""
         self.reader = Transformer(self)
@@ -101,6 +108,13 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Wait as the generator asks; the generator itself calls `check_patience`."""
         return super().wait(gen)
 
+    def check_open(self) -> None:
+        """Raise the driver's error if the server has ended this idle connection."""
+        if readable([self.pgconn.socket], 0):
+            self.pgconn.consume_input()
+            if self.pgconn.status == ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection is lost")
+
     def check_patience(self) -> None:
         """Raise NoAnswer after the limit."""
         if time.monotonic() > self.patience_until:
@@ -123,14 +137,14 @@ def _bounded(gen: Generator[Any, Any, T], connection: PostgresConnection) -> Gen
         return result
 
 
-class Statement(NamedTuple):
+class Statement(Struct):
     """A statement, and its parameters as the server reads them."""
 
     sql: str
     parameters: list[bytes | None]
 
 
-class StatementResult(NamedTuple):
+class StatementResult(Struct):
     """The answer to one statement: its rows, or how many it changed."""
 
     rows: list[tuple[Any, ...]]
@@ -141,7 +155,7 @@ def bound(sql: str, parameters: Sequence[Any] = ()) -> Statement:
     """A statement with its parameters, each marked in it by %s. Raises InvalidValue for text that
     cannot be sent.
     """
-    return Statement(sql, [_written(value) for value in parameters])
+    return Statement(sql, [_WRITERS[value.__class__](value) for value in parameters])
 
 
 COMMIT, ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
@@ -157,7 +171,8 @@ def exchange(raw: PostgresConnection, statements: Sequence[Statement]) -> list[S
     fresh: dict[str, bytes] = {}
     preparations: list[int] = []
     pgconn.enter_pipeline_mode()
-    for number, (sql, parameters) in enumerate(statements):
+    for number, statement in enumerate(statements):
+        sql, parameters = statement.sql, statement.parameters
         name = known.get(sql) or fresh.get(sql)
         if name is None:
             preparations.append(number)
@@ -228,19 +243,9 @@ def _answer(raw: PostgresConnection, result: Any) -> StatementResult:
     return StatementResult(rows, result.ntuples)
 
 
-def _written(value: Any) -> bytes | None:
-    if isinstance(value, str):
-        return _text(value)
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return b"%d" % value
-    if isinstance(value, bytes):
-        return b"\\x" + value.hex().encode()
-    if isinstance(value, datetime):
-        return value.isoformat().encode()
+def _array(items: Sequence[str]) -> bytes:
     return b"{%b}" % b",".join(
-        b'"%b"' % _text(item.replace("\\", r"\\").replace('"', r"\"")) for item in value
+        b'"%b"' % _text(item.replace("\\", r"\\").replace('"', r"\"")) for item in items
     )
 
 
@@ -256,6 +261,23 @@ def _text(text: str) -> bytes:
         ) from None
 
 
+class _Writers(dict[type, Callable[[Any], bytes | None]]):
+    """For each type of a parameter the function that writes it as the server reads it."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], bytes | None]:
+        self[kind] = next(write for base, write in _WRITTEN if issubclass(kind, base))
+        return self[kind]
+
+
+_WRITTEN: tuple[tuple[type, Callable[[Any], bytes | None]], ...] = (
+    (str, _text),
+    (type(None), lambda _: None),
+    (int, b"%d".__mod__),
+    (bytes, lambda data: b"\\x" + data.hex().encode()),
+    (datetime, lambda at: at.isoformat().encode()),
+    (list, _array),
+)
+_WRITERS = _Writers()
 _names = count(1)
 
 

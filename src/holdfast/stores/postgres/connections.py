@@ -57,6 +57,9 @@ _SESSION_LIMITS = "SELECT pg_backend_pid(), " + ", ".join(
     for name, value in {
         "idle_in_transaction_session_timeout": int(_IDLE_IN_TRANSACTION_S * 1000),
         "lock_timeout": int(WAIT_S * 1000),
+        # A message without BEGIN is a transaction too. Databases and roles may have other defaults.
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
         # One that ended the wait for a standby would confirm a commit that is not safe.
         "statement_timeout": 0,
         "tcp_keepalives_idle": 5,

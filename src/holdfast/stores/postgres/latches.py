@@ -30,11 +30,14 @@ zone.
 
 Sql = tuple[str, list[Any]]
 """A statement and its parameters."""
+Lock = tuple[str, int]
+"""The call that takes an advisory lock, and the lock's number."""
 
 _WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
 _PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
+_LIMIT = "set_config('lock_timeout', %s, true)"
 _LEFT = f"set_config('lock_timeout', greatest(%s - {_PASSED_MS}, 1)::text, true)"
-_BEGIN: Sql = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", []
+_BEGIN: Sql = "BEGIN", []
 _NOT_DURABLE: Sql = "SET LOCAL synchronous_commit = off", []
 
 
@@ -71,24 +74,29 @@ def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Sql:
     """The statement that takes these locks, in the same order for everyone; several of them within
     a limit from the transaction's beginning.
     """
-    return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
+    return taking(whole(keys), limit_ms)
 
 
-def shared(namespace: str, space: str, stripes: Iterable[int], limit_ms: int) -> Sql:
+def whole(keys: Iterable[int]) -> list[Lock]:
+    """These locks, exclusive, in the same order for everyone."""
+    return [(_WHOLE, key) for key in sorted(set(keys))]
+
+
+def limited(deadline: CallDeadline, namespace: str, space: str, stripes: Iterable[int]) -> Sql:
     """The statement that latches a space for work on single rows of it, and these stripes of its
-    keys.
+    keys, with what is left of a time limit. For a message that begins no transaction of its own.
     """
-    keys = [(_WHOLE, key) for key in sorted(set(stripes))]
-    return _taking([(_SHARED, space_key(namespace, space)), *keys], limit_ms)
-
-
-def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Sql:
-    """The statement that latches a scope, in the one global order of spaces."""
-    return _taking(_of_scope(namespace, scope), limit_ms)
+    limit = limit_ms(deadline)
+    locks = [(_SHARED, space_key(namespace, space)), *whole(stripes)]
+    sql, parameters = taking(locks, limit)
+    if _is_usual(deadline):
+        return sql, parameters
+    return sql.replace("SELECT ", f"SELECT {_LIMIT}, ", 1), [str(limit), *parameters]
 
 
 @lru_cache(maxsize=1024)
-def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tuple[str, int]]:
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[Lock]:
+    """The locks of a scope, in the one global order of spaces."""
     whole = {space.name for space in scope if isinstance(space, Space)}
     return [
         (_WHOLE if space.name in whole else _SHARED, space_key(namespace, space.name))
@@ -96,7 +104,8 @@ def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tupl
     ]
 
 
-def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
+def taking(locks: Sequence[Lock], limit_ms: int) -> Sql:
+    """The statement that takes these locks, within a limit from the transaction's beginning."""
     # The server bounds each wait by itself. Before every further one it gets what is left of the
     # limit, or all waits together could take many times as long.
     parameters = [limit_ms] * (2 * len(locks) - 1)
@@ -106,9 +115,13 @@ def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
 
 def begin(deadline: CallDeadline, *, durable: bool = True) -> list[Sql]:
     """The statements that begin a transaction with what is left of a time limit."""
-    # Every session begins with the default limit, and most calls have it.
-    usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
-    return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_NOT_DURABLE])]
+    limits = [] if _is_usual(deadline) else [limit(deadline)]
+    return [_BEGIN, *limits, *([] if durable else [_NOT_DURABLE])]
+
+
+def _is_usual(deadline: CallDeadline) -> bool:
+    """Every session begins with the default limit, and most calls have it."""
+    return 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
 
 
 def limit_ms(deadline: CallDeadline) -> int:
@@ -121,7 +134,7 @@ def limit(deadline: CallDeadline) -> Sql:
     It bounds each wait for a lock, which costs nothing where nobody waits; a limit on statements
     would. The client ends anything else that takes too long.
     """
-    return "SELECT set_config('lock_timeout', %s, true)", [str(limit_ms(deadline))]
+    return f"SELECT {_LIMIT}", [str(limit_ms(deadline))]
 
 
 def _number(*parts: str) -> int:

@@ -5,6 +5,7 @@
     journal   one row an entry, with the transaction that wrote it
     revision  the sequence of all revisions and tokens; uncached, so that it grows across sessions
     life      the incarnation of the server
+    calls     session -> its last call of one message (calls.py)
     s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
 
 Tables are made and changed inside a transaction that holds the migration lock.
@@ -73,6 +74,13 @@ _MIGRATIONS = (
         "INSERT INTO holdfast.meta (name, number) VALUES ('journal', {journal})",
         "UPDATE holdfast.meta SET number = 3 WHERE name = 'layout'",
     ),
+    (
+        # Room for new versions of a row on its page.
+        "CREATE TABLE IF NOT EXISTS holdfast.calls (session bigint PRIMARY KEY, "
+        "number bigint NOT NULL, result bigint NOT NULL, closed boolean NOT NULL DEFAULT false, "
+        "at timestamptz NOT NULL DEFAULT now()) WITH (fillfactor = 50)",
+        "UPDATE holdfast.meta SET number = 4 WHERE name = 'layout'",
+    ),
 )
 LAYOUT_VERSION = len(_MIGRATIONS)
 
@@ -82,6 +90,13 @@ _ORIGIN = (
 )
 _FIND = f"SELECT number FROM holdfast.life WHERE origin = {_ORIGIN}"
 _JOURNAL = "SELECT number FROM holdfast.meta WHERE name = 'journal'"
+_FORGET_EVERY = 256
+_FORGET = (
+    "DELETE FROM holdfast.calls WHERE NOT closed AND at < clock_timestamp() - interval '1 day'"
+)
+"""Nobody asks any more how a call of yesterday ended. A closed row stays: it must be there however
+late its message is read.
+"""
 _STATUS = "SELECT pg_xact_status(%s::xid8)"
 _BEFORE = "SELECT %s::xid8 < xid FROM holdfast.life"
 _EVER_GIVEN = "SELECT pg_snapshot_xmax(pg_current_snapshot()) > %s::xid8"
@@ -203,6 +218,8 @@ def join_incarnation(raw: PostgresConnection) -> None:
     refuse_standby(raw)
     raw.incarnation = _found(raw) or _begin(raw)
     raw.journal = int(raw.value(_JOURNAL))
+    if raw.session % _FORGET_EVERY == 0:
+        raw.execute(_FORGET)
 
 
 def advance_era(raw: PostgresConnection, known: int = 0) -> int:

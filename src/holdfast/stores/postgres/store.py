@@ -33,7 +33,7 @@ from holdfast.stores.checks import closed, storable
 from holdfast.stores.journal import cursor_at, instant, no_cursor, places_of, stored_entry
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import BaseStore, Plan
-from holdfast.stores.postgres import attempt, latches, schema
+from holdfast.stores.postgres import attempt, calls, latches, schema
 from holdfast.stores.postgres.address import DatabaseUrl
 from holdfast.stores.postgres.connection import (
     CallDeadline,
@@ -167,22 +167,14 @@ class PostgresStore(BaseStore):
     ) -> int | None:
         limit = CallDeadline(deadline)
         self._declare([space], limit)
-        return attempt.run_to_end(
-            self.connections,
-            lambda raw: attempt.put_new(raw, self.namespace, space, items, limit),
-            limit,
-        )
+        return calls.put_new(self.connections, self.namespace, space, items, limit)
 
     def _delete_if(
         self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
         limit = CallDeadline(deadline)
         self._declare([space], limit)
-        return attempt.run_to_end(
-            self.connections,
-            lambda raw: attempt.delete_if(raw, self.namespace, space, keys, token, limit),
-            limit,
-        )
+        return calls.delete_if(self.connections, self.namespace, space, keys, token, limit)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self._listening.listen(topics)

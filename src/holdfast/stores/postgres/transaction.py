@@ -16,6 +16,7 @@ import psycopg
 
 from holdfast.kernel import faults
 from holdfast.kernel.limits import JOURNAL_TRIM_MAX
+from holdfast.kernel.order import Parts, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.checks import ENDED, check_key, storable
@@ -39,10 +40,14 @@ from holdfast.stores.postgres.listener import SOMEBODY, notices
 from holdfast.stores.query import Query
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
-_APPEND = (
-    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) "
-    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-)
+_ENTRY_COLUMNS = 8
+_ENTRIES_AT_ONCE = 8
+"""Most journal entries of one statement."""
+_APPEND = [
+    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) VALUES "
+    + ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * entries)
+    for entries in range(_ENTRIES_AT_ONCE + 1)
+]
 _PLACE = "(life, xid, revision)"
 _ENDS = (
     "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s "
@@ -59,6 +64,8 @@ _XID_IF_ANY = bound(f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
 _LAST_GIVEN = "SELECT last_value FROM holdfast.revision"
 _MORE = f"SELECT {schema.NEXT_REVISION} FROM generate_series(1, %s)"
 _LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR UPDATE"
+_COLUMNS = "key, value, rev"
+"""The columns of a query."""
 _KEPT_BACK_MAX = 256
 _NOT_YET = datetime.min.replace(tzinfo=UTC)
 _LIMIT_KNOWN_S = 0.05
@@ -123,12 +130,22 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """The keys of those spaces that are latched, with or without a row."""
         self._row_locked: set[tuple[str, str]] = set()
         """Those of them that have a row."""
+        self._absent: set[tuple[str, str]] = set()
+        """Those of them that have none and were not put yet."""
         self._new: dict[tuple[str, str], _New] = {}
         """Records put under keys that are not latched yet."""
         self._late = False
         self._started = False
         self._wrote = False
         self._pending: list[Statement] = []
+        self._locks: list[latches.Lock] = []
+        """What the first message latches, all in one statement, before anything that is pending."""
+        self._entries: list[Any] = []
+        """The values of journal entries that were not sent yet."""
+        self._announced: Statement | None = None
+        """A statement that will follow, and is sent with the one before it."""
+        self._answered: tuple[Statement | None, list[tuple[Any, ...]]] = None, []
+        """The same once it was sent, and its rows."""
         self._topics: dict[str, None] = {}
         self._listened = True
         self._limit_ms = 0
@@ -141,18 +158,15 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._taken = 0
         """From the first revision taken up to this one, all are this transaction's."""
         self._spare: list[int] = []
-        self._appended = 0
+        self._given = 0
         self._failure: psycopg.Error | None = None
         super().__init__(raw, namespace, plan.names, _NOT_YET)
 
     def begin(self, *, durable: bool) -> None:
-        """Begin and take the latches in their global order, in the first message."""
-        self._pending = [bound(*one) for one in latches.begin(self._deadline, durable=durable)]
+        """Begin, and take the latches in their global order, with the first message."""
+        self._beginning = [bound(*one) for one in latches.begin(self._deadline, durable=durable)]
         self._limit_ms = latches.limit_ms(self._deadline)
-        if self._scope:
-            self._pending.append(bound(*latches.of_scope(self._ns, self._scope, self._limit_ms)))
-        if self._stripes:
-            self._pending.append(bound(*latches.exclusive(self._stripes, self._limit_ms)))
+        self._locks = [*latches.of_scope(self._ns, self._scope), *latches.whole(self._stripes)]
 
     @property
     def now(self) -> datetime:
@@ -207,6 +221,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             found = self._latch(space, key)
         self._latched.add((space.name, key))
         if not found:
+            self._absent.add((space.name, key))
             return None
         self._row_locked.add((space.name, key))
         return Row(key, space.decode(key, found[0][0]), found[0][1])
@@ -227,11 +242,22 @@ class PostgresTx(PostgresReadTx, SqlTx):
             ns, name, *values = self.row_of(space, key, record, self.revision)
             self.write(self._table(space).update, [*values, ns, name])
             return
+        if (space.name, key) in self._absent:
+            # Nobody else can put it, and an insert costs less than an upsert.
+            self._absent.remove((space.name, key))
+            self.write(self._table(space).insert, self.row_of(space, key, record, self.revision))
+            return
         super().put(space, key, record)
 
     def delete(self, space: Space[Any], key: str) -> bool:
         self._row_locked.discard((space.name, key))
         return super().delete(space, key)
+
+    def will_take(self, space: Space[Any], index: str, match: Parts = ()) -> None:
+        if space.name in self._by_row:
+            query = Query(index, *span(match), limit=1)
+            sql, parameters = self.statement(space, query, suffix=self.dialect.skip_locked)
+            self._announced = _bound_with_more(sql, _COLUMNS, parameters)
 
     def _take_first(
         self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
@@ -247,12 +273,15 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         encoded = check_entry(data).decode()
-        revision = self._entry_revision()
-        self.write(
-            _APPEND,
-            (revision, self._raw.incarnation, self._ns, self.now, actor, kind, subject, encoded),
+        revision = self.token()
+        faults.reach("postgres.write")
+        self._wrote = True
+        self._entries += (
+            *(revision, self._raw.incarnation, self._ns, self.now),
+            *(actor, kind, subject, encoded),
         )
-        self._appended += 1
+        if len(self._entries) >= _ENTRIES_AT_ONCE * _ENTRY_COLUMNS:
+            self._place_entries()
         self.notify(JOURNAL_TOPIC)
         return revision
 
@@ -290,14 +319,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._send(*ending)
         faults.reach("postgres.commit.after")
 
-    def _entry_revision(self) -> int:
-        """The transaction's own for the first entry; for the others more from the sequence, several
-        at a time.
-        """
-        if not self._appended:
+    def token(self) -> int:
+        """The transaction's own revision first; then more from the sequence, several at a time."""
+        self._given += 1
+        if self._given == 1:
             return self.revision
         if not self._spare:
-            number = min(2 * self._appended, _REVISIONS_AT_ONCE_MAX)
+            number = min(2 * (self._given - 1), _REVISIONS_AT_ONCE_MAX)
             self._keep([row[0] for row in self._send(bound(_MORE, (number,)))[0].rows])
         return self._spare.pop()
 
@@ -317,10 +345,20 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def _latch(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
         """Latch a key that has no row, and read one that came meanwhile."""
         stripe = latches.stripe_key(self._ns, self._table(space).name, key)
-        if fresh := stripe not in self._stripes:
-            self._stripes.add(stripe)
+        fresh = stripe not in self._stripes
+        self._stripes.add(stripe)
+        sql = self._table(space).get_locked
+        if not self._started and not self._pending:
+            if fresh:
+                self._locks += latches.whole([stripe])
+            beginning = _beginning(latches.NOW, self._ns)
+            read = bound(_taking(sql, "value, rev", beginning, always=True), (self._ns, key))
+            row = self._send(read, opens=True)[0].rows[0]
+            self._opened([*row[4:], *row[2:4]])
+            return [] if row[1] is None else [row[:2]]
+        if fresh:
             self._pending.append(bound(*latches.exclusive([stripe])))
-        read = bound(self._table(space).get_locked, (self._ns, key))
+        read = bound(sql, (self._ns, key))
         if not self._revision:
             found = self._send_and_take(read)[0]
         else:
@@ -381,7 +419,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._place_new()
         if self._revision or not self._by_row:
             return self.rows(sql, parameters)
-        return self._first_locked(sql, "key, value, rev", parameters)
+        return self._first_locked(sql, _COLUMNS, parameters)
 
     def _first_locked(
         self, sql: str, columns: str, parameters: Sequence[Any]
@@ -390,13 +428,19 @@ class PostgresTx(PostgresReadTx, SqlTx):
         transaction also ask what it has to know then.
         """
         if self._started and self._in_hand:
-            # A transaction that changes two records mostly appends two entries.
-            return self._with_revision(self.rows(_taking(sql, columns, more=True), parameters), 3)
+            wanted, (known, found) = _bound_with_more(sql, columns, parameters), self._answered
+            if known != wanted or self._wrote:
+                found = self._send(wanted)[0].rows
+            return self._with_revision(found, 3)
         if self._started:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
         first = bound(_taking(sql, columns, _beginning(latches.NOW, self._ns)), parameters)
-        row = self._send(first, opens=True)[0].rows[0]
-        self._started = True
+        if self._announced is None:
+            answer = self._send(first, opens=True)[0]
+        else:
+            answer, ahead = self._send(first, self._announced, opens=True)
+            self._answered = self._announced, ahead.rows
+        row = answer.rows[0]
         self._opened(row[-2:])
         return self._with_revision([row[:-2]] if row[-3] is not None else [])
 
@@ -416,7 +460,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
             if self._started or opens
             else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
         )
+        self._place_entries()
         message = [*self._pending, *statements, *opening]
+        if not self._started:
+            latching = [bound(*latches.taking(self._locks, self._limit_ms))] if self._locks else []
+            message[:0] = [*self._beginning, *latching]
         if self._by_row and time.monotonic() > self._limit_sent_at + _LIMIT_KNOWN_S:
             # Row locks are waited for one by one, and all waits together have what is left of the
             # time.
@@ -431,7 +479,6 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._failure = error
             raise
         if opening:
-            self._started = True
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
@@ -444,15 +491,22 @@ class PostgresTx(PostgresReadTx, SqlTx):
         *answers, first = self._send(
             *statements, bound(_look(_beginning(latches.NOW, self._ns), taking=True)), opens=True
         )
-        self._started = True
         self._opened(first.rows[0])
         return answers
 
+    def _place_entries(self) -> None:
+        """Keep back the journal entries as one statement."""
+        if self._entries:
+            sql = _APPEND[len(self._entries) // _ENTRY_COLUMNS]
+            self._pending.append(bound(sql, self._entries))
+            self._entries = []
+
     def _opened(self, row: Sequence[Any]) -> None:
+        self._started = True
         self.now = self._clock.saw(instant(row[0]), self._asked_s)
         self._listened = row[1]
         if row[2:]:
-            # Taken after whole spaces were latched, and there is nothing else to latch.
+            # Taken after everything was latched.
             self._take(row[2:])
 
 
@@ -471,10 +525,12 @@ def _look(beginning: str, *, taking: bool) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) -> str:
+def _taking(
+    sql: str, columns: str, beginning: str = "", *, more: bool = False, always: bool = False
+) -> str:
     """A statement that locks rows and then takes a revision, or two with `more`; none if it found
-    no rows. With `beginning` it returns one row in any case, which ends with what a transaction has
-    to know at its beginning.
+    no rows, unless `always`. With `beginning` it returns one row in any case, which ends with what
+    a transaction has to know at its beginning.
     """
     revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}" + (
         f", {schema.NEXT_REVISION}" if more else ""
@@ -482,10 +538,19 @@ def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) 
     locking = f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, "
     if not beginning:
         return f"{locking}{revision} FROM locked"
-    each = ", ".join(
-        f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", ")
+    each = (
+        revision
+        if always
+        else ", ".join(
+            f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", ")
+        )
     )
     return f"{locking}{each}, {beginning} FROM (SELECT) AS one LEFT JOIN locked ON true"
+
+
+def _bound_with_more(sql: str, columns: str, parameters: Sequence[Any]) -> Statement:
+    # A transaction that changes two records mostly appends two entries.
+    return bound(_taking(sql, columns, more=True), parameters)
 
 
 @lru_cache(maxsize=256)

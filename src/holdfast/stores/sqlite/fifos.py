@@ -16,16 +16,17 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.stores.listener import FdListener, check_topics, drain
+from holdfast.stores.listener import FdListener, check_topics
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.system.access import Access, in_folder, make_folder_in, make_node, make_one_folder
 from holdfast.system.folder_walk import is_exposed
 
 _POOL_MAX = 8
+_WRITERS_MAX = 128
 _TOPIC = "t-"
 _UNFINISHED = "new-"
 _UNFINISHED_S = 60.0
@@ -63,6 +64,31 @@ class _Fifo:
             self.close()
 
 
+class _Writer:
+    """An open writing end of a FIFO. It is closed when nothing refers to it any more: another
+    thread may just be writing.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self) -> bool:
+        """Write a notice; False when the listener has closed its side."""
+        try:
+            os.write(self._fd, b"!")
+        except BlockingIOError:
+            # It is full of notices.
+            pass
+        except OSError:
+            return False
+        return True
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._fd)
+
+
 class Fifos:
     """The wake-up folder of one store, seen from one process and namespace."""
 
@@ -72,7 +98,12 @@ class Fifos:
         self._namespace = namespace
         # Every change notifies a topic or two; joining paths would cost as much as the check.
         self._topic = lru_cache(maxsize=1024)(self._topic_folder)
+        self._prefix = f"{folder}/"
         self._pool: deque[_Fifo] = deque()
+        self._writers: dict[str, _Writer] = {}
+        """Open writing ends of FIFOs that were notified by their address, the latest last. The
+        waiters of a lock wake each other again and again.
+        """
         self._exposed: bool | None = None
         self._closed = False
 
@@ -89,7 +120,7 @@ class Fifos:
             for folder in folders:
                 self._link(fifo.name, folder)
             return FdListener(
-                fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders), keep_in_use
+                fifo.fd, f"@{fifo.name}", partial(self._leave, fifo, folders), keep_in_use
             )
         except BaseException:
             # A listener on a full disk tries again and again.
@@ -100,7 +131,12 @@ class Fifos:
         """Wake the listeners of any of the topics, each once. Never raises: a wake-up is a hint."""
         found = []
         for topic in topics:
-            if topic.startswith("@"):
+            if topic[0:1] == "@":
+                writer = self._writers.get(topic)
+                if writer is not None:
+                    if writer.write():
+                        continue
+                    self._writers.pop(topic, None)
                 # Only what `_make` makes: an address may come from a record, and must not lead out
                 # of the folder.
                 if re.match(_ADDRESS, topic):
@@ -120,10 +156,12 @@ class Fifos:
             fd = self._open_writer(wake, folder, name)
             if fd is None:
                 return False
-            with contextlib.suppress(OSError):
-                os.write(fd, b"!")
-            os.close(fd)
             woken.add(name)
+            writer = _Writer(fd)
+            if folder == wake and writer.write():
+                self._keep(f"@{name}", writer)
+            elif folder != wake:
+                writer.write()
             return True
 
         with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
@@ -138,19 +176,22 @@ class Fifos:
         closes its copies, since the files are its parent's, and goes on with others.
         """
         self._closed = not forked
+        self._writers.clear()
         with contextlib.suppress(IndexError):
             while True:
                 self._pool.pop().close()
 
     def _idle(self) -> _Fifo | None:
         """An idle FIFO that still lies where notifiers open it."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while self._pool:
+            try:
                 fifo = self._pool.pop()
-                if os.access(self._folder / fifo.name, os.F_OK):
-                    drain(fifo.fd)
-                    return fifo
-                fifo.close()
+            except IndexError:
+                # Another thread was faster.
+                break
+            if os.access(self._prefix + fifo.name, os.F_OK):
+                return fifo
+            fifo.close()
         return None
 
     def _make(self) -> _Fifo:
@@ -264,15 +305,8 @@ class Fifos:
         if not fifo.is_ours():
             fifo.close()
             return
-        with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
-            for topic in topics:
-                with contextlib.suppress(OSError):
-                    folder = os.open(topic, _FOLDER, dir_fd=wake)
-                    try:
-                        os.unlink(fifo.name, dir_fd=folder)
-                    finally:
-                        os.close(folder)
-                    os.rmdir(topic, dir_fd=wake)
+        if topics:
+            self._unlink_from(topics, fifo.name)
         if fifo in self._pool:
             # An exception came in between: it has left already.
             return
@@ -284,6 +318,29 @@ class Fifos:
             # Checked only now: of a listener that leaves and a store that closes, one sees the
             # other.
             self.close()
+
+    def _keep(self, address: str, writer: "_Writer") -> None:
+        """Keep a writing end for the next notice, and let the oldest go."""
+        writers = self._writers
+        try:
+            while len(writers) >= _WRITERS_MAX:
+                del writers[next(iter(writers))]
+        except (KeyError, RuntimeError, StopIteration):
+            # Another thread keeps or drops one at this moment.
+            return
+        writers[address] = writer
+
+    def _unlink_from(self, topics: Sequence[str], name: str) -> None:
+        """Remove a FIFO's links from the folders of topics."""
+        with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
+            for topic in topics:
+                with contextlib.suppress(OSError):
+                    folder = os.open(topic, _FOLDER, dir_fd=wake)
+                    try:
+                        os.unlink(name, dir_fd=folder)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(topic, dir_fd=wake)
 
     def _unlink(self, name: str) -> None:
         with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:

@@ -15,16 +15,18 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import sched_yield
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.threads import owned_lock
 from holdfast.stores.checks import closed, nested
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
-from holdfast.stores.sqlite.gate_thread import GateThread
 from holdfast.system.access import Access
 from holdfast.system.folder_walk import Folder
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.gate_thread import GateThread
 
 T = TypeVar("T")
 
@@ -275,9 +277,12 @@ class Gate:
     def _thread_waits(self) -> bool:
         return self._thread is not None and self._thread.busy
 
-    def _started_thread(self) -> GateThread:
+    def _started_thread(self) -> "GateThread":
         with self._thread_start:
             if self._thread is None:
+                # Loaded here: a short command rarely finds the gate shut.
+                from holdfast.stores.sqlite.gate_thread import GateThread
+
                 self._thread = GateThread(
                     self._flock, self._unlock, self._close_if_empty, self._inside
                 )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.limits import LOG_BYTES_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Administration, Batch, Cursor, Row, SessionLock
@@ -167,13 +167,15 @@ class SqliteStore(EmbeddedStore):
         deadline: float,
         durable: bool,
     ) -> T:
-        database.limit_log(connection, deadline)
+        if connection.log.size() > LOG_BYTES_MAX:
+            database.restart_log(connection, deadline)
         if not self._declared.issuperset(plan.spaces):
             self._declare(database, connection, plan.spaces, deadline)
+        counter = database.counter
+        tx = SqliteTx(connection.cursor, self.namespace, plan.names, counter)
 
-        def run() -> tuple[SqliteTx, T]:
-            now = self._clock.now()
-            tx = SqliteTx(connection.cursor, self.namespace, plan.names, now, database.counter)
+        def run() -> T:
+            tx.now = self._clock.now()
             try:
                 result = body(tx)
                 tx.finish()
@@ -182,12 +184,16 @@ class SqliteStore(EmbeddedStore):
                     raise handles.refusal()
             finally:
                 tx.end()
-            return tx, result
+            return result
 
-        tx, result = database.write(connection, run, deadline, sleepy=True, committed=_committed)
-        faults.reach("sqlite.notify.before")
-        self._fifos.notify(*tx.topics)
-        faults.reach("sqlite.notify.after")
+        committed = None if counter is None else tx.committed
+        result = database.write(connection, run, deadline, sleepy=True, committed=committed)
+        if faults.hook is not None:
+            faults.reach("sqlite.notify.before")
+        if tx.topics:
+            self._fifos.notify(*tx.topics)
+        if faults.hook is not None:
+            faults.reach("sqlite.notify.after")
         database.finish_write(connection, durable=durable)
         database.checkpoint_if_due(connection)
         return result
@@ -195,7 +201,8 @@ class SqliteStore(EmbeddedStore):
     def _read(self, body: Callable[[SqliteReadTx], T], plan: Plan, deadline: float) -> T:
         def snapshot(cursor: sqlite3.Cursor) -> T:
             cursor.execute("BEGIN")
-            tx = SqliteReadTx(cursor, self.namespace, plan.names, self._clock.now())
+            tx = SqliteReadTx(cursor, self.namespace, plan.names)
+            tx.now = self._clock.now()
             try:
                 return body(tx)
             finally:
@@ -424,10 +431,6 @@ class SqliteStore(EmbeddedStore):
         """
         handles.check()
         return closed()
-
-
-def _committed(done: tuple[SqliteTx, Any]) -> None:
-    done[0].committed()
 
 
 def _declare_if_needed(raw: sqlite3.Connection, space: Space[Any]) -> None:

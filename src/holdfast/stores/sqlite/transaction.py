@@ -10,11 +10,12 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import LOG_BYTES_MAX
+from holdfast.kernel.order import Parts, span_of
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.checks import check_texts, has_ended, no_key, storable
+from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
+from holdfast.stores.checks import check_texts, has_ended, no_key, out_of_scope, storable
 from holdfast.stores.journal import check_entry, microseconds
-from holdfast.stores.sql import SqlReadTx, SqlTx
+from holdfast.stores.sql import SqlReadTx, SqlTx, table_of
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.database import Connection, Database
 from holdfast.stores.sqlite.errors import TablesChanged, busy
@@ -33,13 +34,10 @@ class SqliteReadTx(SqlReadTx):
 
     dialect = schema.DIALECT
 
-    def __init__(
-        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
-    ) -> None:
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str]) -> None:
         self._ns = namespace
         self._names = names
         self._execute: Callable[[str, Sequence[Any]], sqlite3.Cursor] = cursor.execute
-        self.now = now
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
@@ -47,16 +45,80 @@ class SqliteReadTx(SqlReadTx):
         except UNFIT as error:
             raise unfit(error) from None
 
+    # The usual reads, each in one step: they make up most of a transaction.
+
+    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
+        if space.name not in self._names:
+            raise out_of_scope(space)
+        try:
+            sql = table_of(space, schema.DIALECT).get
+            found = self._execute(sql, (self._ns, key)).fetchall()
+        except UnicodeEncodeError:
+            # No record has such a key.
+            return None
+        if not found:
+            return None
+        value, revision = found[0]
+        return Row(key, space.decode(key, value), revision)
+
+    def find(
+        self,
+        space: Space[R],
+        index: str,
+        match: Parts = (),
+        *,
+        start: Parts | None = None,
+        stop: Parts | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        damaged: Damage | None = None,
+    ) -> list[Row[R]]:
+        low, high = span_of(match)
+        sql = table_of(space, schema.DIALECT).finds.get((index, reverse))
+        if (
+            sql is None
+            or high is None
+            or start is not None
+            or stop is not None
+            or limit is None
+            or limit < 0
+            or damaged is not None
+            or space.name not in self._names
+        ):
+            return super().find(
+                space,
+                index,
+                match,
+                start=start,
+                stop=stop,
+                reverse=reverse,
+                limit=limit,
+                damaged=damaged,
+            )
+        found = self._execute(sql, (self._ns, low, high, limit)).fetchall()
+        return [Row(key, space.decode(key, value), revision) for key, value, revision in found]
+
+    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
+        low, high = span_of(match)
+        sql = table_of(space, schema.DIALECT).counts.get(index or "")
+        if sql is None or high is None or space.name not in self._names:
+            return super().count(space, index, match)
+        return int(self._execute(sql, (self._ns, low, high)).fetchall()[0][0])
+
     def end(self) -> None:
         """Refuse every further call: the connection may belong to another transaction by then."""
         self._execute = _ended
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
-    """A write transaction. A file without a `counter` keeps each revision itself."""
+    """A write transaction. A file without a `counter` keeps each revision itself.
+
+    It is made before the gate; `now` is set inside.
+    """
 
     _revision = 0
-    _appended = 0
+    _given = 0
+    _entry = 0
     _bound = 0
     _new_bound: tuple[int, int] | None = None
 
@@ -65,10 +127,11 @@ class SqliteTx(SqliteReadTx, SqlTx):
         cursor: sqlite3.Cursor,
         namespace: str,
         names: frozenset[str],
-        now: datetime,
         counter: SharedCounter | None,
     ) -> None:
-        super().__init__(cursor, namespace, names, now)
+        self._ns = namespace
+        self._names = names
+        self._execute = cursor.execute
         self._counter = counter
         self.topics: dict[str, None] = {}
 
@@ -81,7 +144,8 @@ class SqliteTx(SqliteReadTx, SqlTx):
         return self._revision
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
-        faults.reach("sqlite.write")
+        if faults.hook is not None:
+            faults.reach("sqlite.write")
         try:
             return self._execute(sql, parameters).rowcount
         except UNFIT as error:
@@ -111,11 +175,15 @@ class SqliteTx(SqliteReadTx, SqlTx):
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         encoded = bytearray(check_entry(data))
-        revision = (self._revision or self.revision) + self._appended
-        self._appended += 1
+        revision = self._entry = self.token()
         at = microseconds(self.now)
         self.change(schema.APPEND, (revision, self._ns, at, actor, kind, subject, encoded))
         self.topics[JOURNAL_TOPIC] = None
+        return revision
+
+    def token(self) -> int:
+        revision = (self._revision or self.revision) + self._given
+        self._given += 1
         return revision
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
@@ -132,19 +200,19 @@ class SqliteTx(SqliteReadTx, SqlTx):
         """Before the commit: make sure that no revision given here is ever given again."""
         if not self._revision:
             return
+        last = self._revision + max(self._given, 1) - 1
         if self._counter is None:
             # A journal entry keeps its revision.
-            if not self._appended:
-                self.change(schema.KEEP_REVISION, (self._revision,))
+            if self._entry != last:
+                self.change(schema.KEEP_REVISION, (last,))
             return
-        last = self._revision + max(self._appended, 1) - 1
         if last <= self._bound:
             self._counter.give(last)
         else:
             self._new_bound = last, last + STRIDE
             self.change(schema.KEEP_REVISION, (last + STRIDE,))
 
-    def committed(self) -> None:
+    def committed(self, _: object) -> None:
         """After the commit, still inside the gate."""
         if self._new_bound is not None and self._counter is not None:
             self._counter.begin(*self._new_bound)

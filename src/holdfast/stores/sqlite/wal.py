@@ -135,7 +135,8 @@ class Log:
         """Make everything in the log survive a power loss. Raises OSError; then the outcome is
         unknown, the log is marked, and the connection must not be used again.
         """
-        faults.reach("sqlite.sync.before")
+        if faults.hook is not None:
+            faults.reach("sqlite.sync.before")
         try:
             if (folder := self._folder_fd) >= 0:
                 # The log may be new, and then so is its name in the folder.
@@ -148,7 +149,8 @@ class Log:
             with contextlib.suppress(OSError, StoreUnavailable):
                 _set_mark(self._database, 1)
             raise
-        faults.reach("sqlite.sync.after")
+        if faults.hook is not None:
+            faults.reach("sqlite.sync.after")
 
     def reaches(self, frame: int) -> bool:
         """Has the log this many frames since its restart? A frame from before the restart has

@@ -11,12 +11,14 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue, Unavailable
 from holdfast.kernel.names import check_agent_name
 from holdfast.operations import agents as operations
+from holdfast.operations.agent_key import AgentKey
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.runtime.agent_screen import AgentScreen, running_target
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.render import moment
+from holdfast.surfaces.cli.store_options import store_options
 
 life = CommandGroup()
 """The commands of this module, for the group `agents`."""
@@ -84,9 +86,9 @@ def logs(found: AgentScreen) -> str:
 
 
 @life.command(short_help="Look at an agent in its tmux session.")
-@request_options(operations.AgentKey)
+@request_options(AgentKey)
 @store_options
-def attach(request: operations.AgentKey) -> None:
+def attach(request: AgentKey) -> None:
     """Attach this terminal to an agent's tmux session; inside tmux, switch to it.
 
     Everything that the record points at is checked before. The agent goes on when you detach, with

@@ -30,12 +30,13 @@ from holdfast.runtime.agent_launch import Launch, tool_program
 from holdfast.runtime.agent_pane import exit_status_reporter
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import Claim, Custody
-from holdfast.surfaces.cli.command import json_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import attended, leftovers_option
+from holdfast.surfaces.cli.command import json_option, options_of, request_options
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.custody import CustodyOptions, attended
 from holdfast.surfaces.cli.gateway_serve import TmuxSettings
 from holdfast.surfaces.cli.lock_run import LossPolicy
 from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.store_options import store_options
 
 words_argument = click.argument(
     "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED
@@ -130,7 +131,7 @@ class RunAgent(LaunchAgent, frozen=True, kw_only=True):
 @click.option("--exit-status-to", hidden=True, help="For `start`: the FIFO for the exit status.")
 @click.option("--resume", hidden=True, help="For `restart`: the conversation to go on with.")
 @click.option("--started-by", hidden=True, help="For `start`: the agent that starts it.")
-@leftovers_option
+@options_of(CustodyOptions)
 @json_option
 @store_options
 def run(

@@ -18,7 +18,7 @@ from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import bare, canonical
 from holdfast.kernel.codec import to_json, to_plain
-from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
+from holdfast.kernel.errors import InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.kernel.text import clipped, counted
@@ -28,14 +28,22 @@ from holdfast.operations.operation import Flag
 from holdfast.runtime.agent_pane import check_command, start_in_tmux
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.agent_life import exit_text, life
+from holdfast.surfaces.cli.agent_resolve import resolve
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.agent_tools import tools
-from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import leftovers_option
+from holdfast.surfaces.cli.command import (
+    CommandGroup,
+    click_command,
+    json_option,
+    options_of,
+    request_options,
+)
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.custody import CustodyOptions
 from holdfast.surfaces.cli.lock_text import span
-from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.render import json_document, moment, pairs, table
+from holdfast.surfaces.cli.store_options import store_options
 
 _SEND = "send"
 
@@ -113,7 +121,7 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
 @agents.command(short_help="Start a command as an agent in a new tmux session.")
 @request_options(StartAgent)
 @words_argument
-@leftovers_option
+@options_of(CustodyOptions)
 @json_option
 @store_options
 def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: bool) -> None:
@@ -360,30 +368,7 @@ def get(found: operations.AgentView, hf: Holdfast) -> None:
     pairs(facts)
 
 
-@agents.command(short_help="Print the id of a live agent.")
-@request_options(operations.AgentKey)
-@json_option
-@store_options
-def resolve(request: operations.AgentKey, as_json: bool) -> int:
-    """Print the id of the live agent of a name or an id; with --json its record, or the reason why
-    there is none.
-
-    Exit status 1 when it is missing, malformed, schema_invalid, expired or known by another name, 4
-    when it is ambiguous; the reason goes to stderr.
-    """
-    with connected(create=False) as hf:
-        found = hf.agents.resolve(request.agent)
-    if as_json:
-        json_document(found)
-    elif found.record is not None:
-        click.echo(found.record.agent_id)
-    try:
-        found.unwrap()
-    except HoldfastError as error:
-        if not as_json:
-            remark(f"{error.fields['reason']}: {error.message}")
-        return status_of(error).exit
-    return 0
+agents.add_command(click_command(resolve))
 
 
 @agents.operation(

@@ -16,33 +16,31 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial, wraps
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
 
 from holdfast.kernel.clock import UNITS_S
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
-from holdfast.operations.operation import Flag, Operation, Positional, Request, unwrapped
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.operations.operation import Flag, Operation, Positional, Request
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.options import AsJson, FieldPlace, Nonblock, Quiet, places, values
 from holdfast.surfaces.cli.output import answer, printable, report_damage
+from holdfast.surfaces.cli.quick import QuickCommand
+from holdfast.surfaces.cli.store_options import job_store_options, store_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 Connect = Callable[..., AbstractContextManager[Any]]
 
+_SEPARATOR = "--"
 _SENTENCE_CHARS = 1000
 """Longer than any sentence: click would cut it at the end of the line."""
 _SYNONYMS = {"ls": "list", "rm": "remove", "show": "get"}
 """What other programs call some commands, too unlike ours to be found by their letters."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Do not show on stderr what the wait is for."
-)
 
 
 class Duration(click.ParamType[float]):
@@ -189,24 +187,108 @@ def request_options(
     Where the command line has no option for a field that is needed, `request` is a partial that
     takes it.
     """
-    places = list(_places(kind))
-    parameters = [one for place in places for one in place.parameters(types or {})]
-    covered = {place.field.name for place in places if place.within is None}
+    own = list(places(kind))
+    covered = {place.field.name for place in own if place.within is None}
     fields = msgspec.structs.fields(kind)
     whole = all(field.name in covered or not field.required for field in fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def run(**given: Any) -> Any:
-            values = _values(places, given)
-            request = partial(kind, **values)
+            request = partial(kind, **values(own, given))
             return function(request=request() if whole else request, **given)
 
-        later = list(getattr(function, "__click_params__", []))
-        run.__click_params__ = [*later, *reversed(parameters)]  # type: ignore[attr-defined]
-        return run
+        return _with_parameters(run, own, types)
 
     return decorate
+
+
+def options_of(kind: type[Request]) -> Decorator[Any]:
+    """Let a function take the fields of a kind as its parameters."""
+    return lambda function: _with_parameters(function, list(places(kind)))
+
+
+def _with_parameters(
+    function: Callable[..., Any],
+    of: Sequence[FieldPlace],
+    types: Mapping[str, click.ParamType[Any]] | None = None,
+) -> Callable[..., Any]:
+    parameters = [one for place in of for one in _parameters(place, types or {})]
+    # Click keeps the last one first.
+    later = list(getattr(function, "__click_params__", []))
+    function.__click_params__ = [*later, *reversed(parameters)]  # type: ignore[attr-defined]
+    return function
+
+
+def click_command(
+    command: QuickCommand, *, types: Mapping[str, click.ParamType[Any]] | None = None
+) -> click.Command:
+    """The full form of a command that starts fast: with help and answers to mistakes."""
+    requested, optional = list(places(command.request)), list(places(command.options))
+
+    def run(**given: Any) -> Any:
+        request = command.request(**values(requested, given))
+        # What is left are the words of a program that the command runs.
+        return command.run(request, command.options(**values(optional, given)), **given)
+
+    run = (job_store_options if command.of_jobs else store_options)(run)
+    run = _with_parameters(_with_parameters(run, optional), requested, types)
+    return click.command(
+        command.name,
+        cls=Wrapper if command.runs_a_program else click.Command,
+        help=command.run.__doc__,
+        short_help=command.short_help,
+    )(run)
+
+
+class _Json(Request, frozen=True, kw_only=True):
+    as_json: AsJson = False
+
+
+class _Quiet(Request, frozen=True, kw_only=True):
+    quiet: Quiet = False
+
+
+class _Nonblock(Request, frozen=True, kw_only=True):
+    nonblock: Nonblock = False
+
+
+json_option = options_of(_Json)
+quiet_option = options_of(_Quiet)
+nonblock_option = options_of(_Nonblock)
+
+
+class Wrapper(click.Command):
+    """A command that takes names, then `--`, then the words of another command.
+
+    Where no name stands before the first `--`, that one ends the options as everywhere, so that a
+    name may begin with a dash, and the next one behind a name begins the command.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names, command = args, list[str]()
+        if _SEPARATOR in args:
+            at = args.index(_SEPARATOR)
+            names, command = args[:at], args[at + 1 :]
+            if not self._has_names(ctx, names):
+                at = command.index(_SEPARATOR, 1) if _SEPARATOR in command[1:] else len(command)
+                names, command = [*names, _SEPARATOR, *command[:at]], command[at + 1 :]
+        left = super().parse_args(ctx, names)
+        ctx.params["words"] = tuple(command)
+        return left
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), _SEPARATOR, "COMMAND [ARGUMENT]..."]
+
+    def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
+        options, _, _ = self.make_parser(ctx).parse_args(list(args))
+        for parameter in self.params:
+            if isinstance(parameter, click.Argument):
+                value = options.get(parameter.name)
+                # An empty word is a name, if a wrong one, as of a variable that is not set.
+                if isinstance(value, str) or (isinstance(value, tuple | list) and value):
+                    return True
+        return False
 
 
 class Unshown(click.Argument):
@@ -216,156 +298,59 @@ class Unshown(click.Argument):
         return []
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where a value of a request comes from on the command line."""
-
-    name: str
-    """The name of the parameter."""
-    within: tuple[str, type[Request]] | None
-    """The field and the type of the struct that the field is in, when that is not the request."""
-    field: msgspec.structs.FieldInfo
-    kind: Any
-    """The type without annotations and None."""
-    meta: msgspec.Meta | None
-    marker: Flag | Positional
-    many: bool
-    """It may be given several times."""
-    plain: bool
-    """What click has read is the value."""
-
-    def parameters(self, types: Mapping[str, click.ParamType[Any]]) -> Iterator[click.Parameter]:
-        marker = self.marker
-        kind = types.get(self.name) or self._type()
-        if isinstance(marker, Positional):
-            optional = marker.metavar is not None and marker.metavar.startswith("[")
-            required = self.field.required and not optional
-            yield click.Argument(
-                [self.name],
-                type=kind,
-                metavar=marker.metavar,
-                required=required,
-                nargs=-1 if self.many else 1,
-            )
-            return
-        default = marker.default_of(self.field)
-        required = default is msgspec.NODEFAULT and not self.many
-        switch = marker.choose is not None or self.kind is bool
-        settings: dict[str, Any] = {}
-        if switch:
-            settings = {"is_flag": True, "default": False}
-        elif not self.many:
-            default = default.value if isinstance(default, enum.Enum) else default
-            # A required option must have no default at all: None would count as one.
-            settings = {"type": kind} if required else {"type": kind, "default": default}
-        yield click.Option(
-            [*marker.names, self.name],
-            help=marker.help,
-            metavar=marker.metavar or ("SECONDS" if isinstance(kind, Duration) else None),
-            required=required and not marker.or_argument,
-            multiple=self.many,
-            show_default=marker.show_default or None,
-            envvar=marker.envvar,
-            **settings,
+def _parameters(
+    place: FieldPlace, types: Mapping[str, click.ParamType[Any]]
+) -> Iterator[click.Parameter]:
+    marker = place.marker
+    kind = types.get(place.name) or _type(place)
+    if isinstance(marker, Positional):
+        optional = marker.metavar is not None and marker.metavar.startswith("[")
+        required = place.field.required and not optional
+        yield click.Argument(
+            [place.name],
+            type=kind,
+            metavar=marker.metavar,
+            required=required,
+            nargs=-1 if place.many else 1,
         )
-        if marker.or_argument:
-            yield Unshown([f"{self.name}_argument"], required=False)
-
-    def _type(self) -> click.ParamType[Any]:
-        if get_origin(self.kind) is Literal:
-            return click.Choice(get_args(self.kind))
-        if _is_enum(self.kind):
-            return click.Choice([one.value for one in self.kind])
-        marker, meta = self.marker, self.meta
-        if self.kind is float and isinstance(marker, Flag):
-            if marker.unit_s is not None:
-                return click.FloatRange(0)
-            bounds = marker.bounds(0.0, None)
-            if bounds is None:
-                return Duration(least=-float("inf"))
-            most = float("inf") if bounds[1] is None else bounds[1]
-            above_zero = meta is not None and meta.gt == 0
-            return Duration(above_zero=above_zero, least=bounds[0] or 0.0, most=most)
-        if self.kind is int:
-            field_bounds = (None, None) if meta is None else (meta.ge, meta.le)
-            bounds = marker.bounds(*field_bounds) if isinstance(marker, Flag) else None
-            return click.INT if bounds is None else _WholeRange(*cast("Any", bounds))
-        return click.STRING
-
-    def value(self, value: Any, given: dict[str, Any]) -> Any:
-        """Make the value from what click has read."""
-        marker = self.marker
-        if get_origin(self.kind) is dict:
-            return dict(_pair(word, self.field.name) for word in value)
-        if self.many:
-            if not value and not self.field.required:
-                return self.field.default
-            return list(value) if get_origin(self.kind) is list else tuple(value)
-        if isinstance(marker, Flag):
-            if marker.choose is not None:
-                return marker.choose[bool(value)]
-            if marker.or_argument:
-                value = self._either(value, given.pop(f"{self.name}_argument"))
-            if marker.unit_s is not None and value is not None:
-                return value * marker.unit_s
-        return self.kind(value) if _is_enum(self.kind) and value is not None else value
-
-    def _either(self, value: Any, argument: Any) -> Any:
-        option = cast("Flag", self.marker).names[0]
-        if value is not None and argument is not None:
-            what = option.strip("-")
-            raise click.UsageError(f"say the {what} once: as {what.upper()} or with {option}")
-        if value is None and argument is None:
-            raise click.MissingParameter(param_hint=f"'{option}'", param_type="option")
-        return argument if value is None else value
+        return
+    default = place.default
+    required = default is msgspec.NODEFAULT and not place.many
+    settings: dict[str, Any] = {}
+    if place.is_switch:
+        settings = {"is_flag": True, "default": False}
+    elif not place.many:
+        default = default.value if isinstance(default, enum.Enum) else default
+        # A required option must have no default at all: None would count as one.
+        settings = {"type": kind} if required else {"type": kind, "default": default}
+    yield click.Option(
+        [*marker.names, place.name],
+        help=marker.help,
+        metavar=marker.metavar or ("SECONDS" if isinstance(kind, Duration) else None),
+        required=required and not marker.or_argument,
+        multiple=place.many,
+        show_default=marker.show_default or None,
+        envvar=marker.envvar,
+        **settings,
+    )
+    if marker.or_argument:
+        yield Unshown([f"{place.name}_argument"], required=False)
 
 
-def _places(
-    request: type[Request], within: tuple[str, type[Request]] | None = None
-) -> Iterator[_Place]:
-    """Where the fields of a request come from, as far as they are annotated for it."""
-    for field in msgspec.structs.fields(request):
-        kind, notes, _ = unwrapped(field.type)
-        if isinstance(kind, type) and issubclass(kind, Request):
-            yield from _places(kind, (field.name, kind))
-            continue
-        marker = meta = None
-        for note in notes:
-            if isinstance(note, Flag | Positional):
-                marker = note
-            elif isinstance(note, msgspec.Meta):
-                meta = note
-        if marker is not None:
-            name = field.name if within is None else f"{within[0]}_{field.name}"
-            many = get_origin(kind) in (list, tuple, dict)
-            plain = not many and not _is_enum(kind)
-            if isinstance(marker, Flag):
-                changed = marker.choose is not None or marker.unit_s is not None
-                plain = plain and not changed and not marker.or_argument
-            yield _Place(name, within, field, kind, meta, marker, many, plain)
-
-
-def _values(of: Sequence[_Place], given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a request; they are taken out of `given`, which click has read."""
-    found: dict[str, Any] = {}
-    structs: dict[tuple[str, type[Request]], dict[str, Any]] = {}
-    for place in of:
-        value = given.pop(place.name)
-        target = found if place.within is None else structs.setdefault(place.within, {})
-        target[place.field.name] = value if place.plain else place.value(value, given)
-    for (name, kind), inner in structs.items():
-        found[name] = kind(**inner)
-    return found
-
-
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _pair(word: str, field: str) -> tuple[str, str]:
-    key, separator, value = word.partition("=")
-    if not key or not separator:
-        raise InvalidValue(f"{ascii(word)[:60]} is no KEY=VALUE: write it as rack=7", field=field)
-    return key, value
+def _type(place: FieldPlace) -> click.ParamType[Any]:
+    if place.choices is not None:
+        return click.Choice(place.choices)
+    bounds = place.bounds
+    if place.kind is float and isinstance(place.marker, Flag):
+        if place.marker.unit_s is not None:
+            return click.FloatRange(0)
+        if bounds is None:
+            return Duration(least=-float("inf"))
+        most = float("inf") if bounds[1] is None else bounds[1]
+        return Duration(above_zero=place.above_zero, least=bounds[0] or 0.0, most=most)
+    if place.kind is int:
+        return click.INT if bounds is None else _WholeRange(*cast("Any", bounds))
+    return click.STRING
 
 
 def _check_once(ctx: click.Context, args: list[str]) -> None:

@@ -1,19 +1,14 @@
-"""The connection that a command works on, and the options that choose it."""
+"""The connection that a command works on."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
-from click.core import ParameterSource
 
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.configuration import REGISTRY_DIR_ENV, load_settings
+from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli.hints import chosen
 from holdfast.surfaces.cli.output import remark
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Given:
@@ -25,43 +20,24 @@ class Given:
         self.registry_around: str | None = None
         """The folder of the worker around this command, which is used if no option says another."""
         self.arguments = arguments
+        self.verbose = False
+        """Does it show what the library logs, and so its warnings, in a form of its own?"""
 
 
-def store_options(command: F) -> F:
-    """Add --store and --namespace to a command."""
-    for name, words in (
-        (
-            "namespace",
-            "The part of the store to work in  [HOLDFAST_NAMESPACE, holdfast.toml; default]",
-        ),
-        (
-            "store",
-            "sqlite:PATH, files:DIR, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; "
-            "the user's state folder]",
-        ),
-    ):
-        command = click.option(
-            f"--{name}", expose_value=False, callback=_remember, help=words, metavar=name.upper()
-        )(command)
-    return command
+_given = Given()
 
 
-def job_store_options(command: F) -> F:
-    """Add --store, --namespace and --registry-dir to a command about jobs."""
-    option = click.option(
-        "--registry-dir",
-        envvar=REGISTRY_DIR_ENV,
-        expose_value=False,
-        callback=_remember,
-        help="A folder with one file per job, instead of a store  [HOLDFAST_REGISTRY_DIR]",
-        metavar="DIR",
-    )
-    return store_options(option(command))
+def begin(arguments: Sequence[str] | None, **options: str) -> None:
+    """Begin a command: what was given to another one in this process is over."""
+    global _given
+    chosen.clear()
+    chosen.update(options)
+    _given = Given(arguments)
 
 
 def given() -> Given:
     """What the command that runs was given."""
-    return click.get_current_context().find_object(Given) or Given()
+    return _given
 
 
 def settings_here() -> Settings:
@@ -79,6 +55,9 @@ def connected(*, create: bool = True) -> Holdfast:
         registry = given().registry_around
     if registry is not None:
         if store is not None or not registry:
+            # Loaded here, for a mistake: a command that starts fast is not parsed by click.
+            import click
+
             raise click.UsageError(
                 "--registry-dir is a folder, and takes the place of --store: say one of them"
             )
@@ -89,18 +68,13 @@ def connected(*, create: bool = True) -> Holdfast:
             folders={"jobs": "."},
         )
     hf = connect(store, namespace=namespace, create=create)
+    if "logging" in sys.modules and not given().verbose:
+        from holdfast.surfaces.cli.logs import listen
+
+        listen()
     if create and hf.store.ephemeral:
         remark(
             "memory: is seen by this process alone, and ends with it: it keeps nobody apart and no "
             "work"
         )
     return hf
-
-
-def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is None or parameter.name is None:
-        return
-    if context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
-        context.ensure_object(Given).registry_around = value
-    else:
-        chosen[parameter.name] = value

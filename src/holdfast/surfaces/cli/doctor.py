@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from holdfast.runtime.doctor import Finding, Severity, examine
 from holdfast.runtime.doctor.finding import exit_status
 from holdfast.surfaces.cli.command import json_option
-from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.hints import chosen, completed
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document
+from holdfast.surfaces.cli.store_options import store_options
 
 _COLOURS = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
 _INDENT = 19

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from holdfast.surfaces.cli import quick
+
 EXIT_UNAVAILABLE = 6
 EXIT_INTERRUPTED = 130
 
@@ -22,12 +24,9 @@ def main() -> None:
     # What is made while modules are loaded lives to the end, so a collection would find no garbage.
     gc.disable()
     arguments = sys.argv[1:]
-    if arguments[:2] == ["jobs", "pick"] or arguments == ["--version"]:
-        from holdfast.surfaces.cli import quick
-
-        status = guarded(partial(quick.run, arguments))
-        if status is not None:
-            _leave(status)
+    status = guarded(partial(quick.run, arguments))
+    if status is not None:
+        _leave(status)
     _leave(guarded(partial(_run_fully, arguments)) or 0)
 
 
@@ -101,7 +100,7 @@ def _abandon_output() -> None:
 
 
 def _run_fully(arguments: list[str]) -> int:
-    from holdfast.surfaces.cli.quick import import_msgspec
+    from holdfast.surfaces.cli.imports import import_msgspec
 
     import_msgspec()
     from holdfast.surfaces.cli.root import run

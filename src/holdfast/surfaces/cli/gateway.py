@@ -25,11 +25,12 @@ from holdfast.runtime.configuration import gateways_here
 from holdfast.runtime.connection import connected
 from holdfast.runtime.gateway_identity import gateway_client
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
-from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.connection import settings_here
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import STDIN, answer, read_file, working
 from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.store_options import store_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 3600.0

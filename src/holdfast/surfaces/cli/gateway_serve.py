@@ -29,7 +29,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
-from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.connection import settings_here
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.serve import (
@@ -40,6 +40,7 @@ from holdfast.surfaces.cli.serve import (
     log_json_option,
     server_libraries,
 )
+from holdfast.surfaces.cli.store_options import store_options
 
 _TMUX = ("session", "socket_name", "socket_path", "quiet_ms", "ready_regex")
 _TIMEOUT = {"answer_timeout": "answer_timeout_s"}

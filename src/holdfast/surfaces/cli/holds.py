@@ -5,8 +5,9 @@ import click
 from holdfast.kernel.text import counted
 from holdfast.operations import holds as operations
 from holdfast.surfaces.cli.command import CommandGroup, json_option
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.render import json_document, moment, table
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.group(cls=CommandGroup)

@@ -12,8 +12,9 @@ from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Fenced, stat
 from holdfast.operations.fields import QUEUE
 from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
-from holdfast.surfaces.cli.connection import connected, job_store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.output import remark, write
+from holdfast.surfaces.cli.store_options import job_store_options
 
 EXIT_NOT_COMPLETED = 1
 _FOREVER_S = 10 * 365 * 24 * 3600.0

@@ -26,9 +26,10 @@ from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.outage import Outage
 from holdfast.surfaces.cli.command import Duration, json_option
-from holdfast.surfaces.cli.connection import connected, job_store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.job_run import EXIT_NOT_COMPLETED
 from holdfast.surfaces.cli.output import printable, remark
+from holdfast.surfaces.cli.store_options import job_store_options
 
 _TIMED_OUT = STATUS["lock_timeout"].exit
 

@@ -25,11 +25,14 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import clipped, counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.job_status import JobKey
 from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
-from holdfast.surfaces.cli.connection import connected, job_store_options
+from holdfast.surfaces.cli.command import CommandGroup, click_command, json_option, request_options
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.job_pick import pick
 from holdfast.surfaces.cli.job_run import run
+from holdfast.surfaces.cli.job_status import job_line, status
 from holdfast.surfaces.cli.job_watch import jobs_argument, watch
 from holdfast.surfaces.cli.output import (
     STDIN,
@@ -39,8 +42,8 @@ from holdfast.surfaces.cli.output import (
     remark,
     report_damage,
 )
-from holdfast.surfaces.cli.quick import pick_job
 from holdfast.surfaces.cli.render import json_document, pairs, short_moment, table, value_text
+from holdfast.surfaces.cli.store_options import job_store_options
 
 
 class _NoStatus(click.BadParameter):
@@ -149,44 +152,10 @@ def _late(late: LateResult) -> str:
     return f"{words}: {detail}" if detail else words
 
 
-@jobs.command()
-@request_options(requests.Pick)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the whole job, with the token that a verdict must show.",
-)
-@job_store_options
-def pick(request: requests.Pick, as_json: bool) -> int:
-    """Claim the next pending job and print its id; exit status 3 when there is none.
-
-    Without --pid the claim has no process that could die: it lives until a verdict, or until the
-    job's time limits.
-    """
-    with connected() as hf:
-        queue, wait_s = request.agent_session, request.wait_s
-        return pick_job(hf, queue, wait_s=wait_s, pid=request.pid, as_json=as_json)
-
-
-def _line(job: JobView) -> str:
-    token = "" if job.token is None else f", token {job.token}"
-    why = "" if job.error is None else f": {job.error}"
-    return f"{job.job_id} is {job.status.value}{token}{why}"
-
-
-@jobs.operation(
-    operations.status,
-    where=job_store_options,
-    types={"status": _Status([one.value for one in JobStatus])},
-)
-def status(job: JobView) -> str:
-    """Move a job to another status. Without --token you speak as the operator."""
-    return _line(job)
-
-
-jobs.operation(operations.cancel, "cancel", where=job_store_options)(_line)
-jobs.operation(operations.requeue, "requeue", where=job_store_options)(_line)
+jobs.add_command(click_command(pick))
+jobs.add_command(click_command(status, types={"status": _Status([one.value for one in JobStatus])}))
+jobs.operation(operations.cancel, "cancel", where=job_store_options)(job_line)
+jobs.operation(operations.requeue, "requeue", where=job_store_options)(job_line)
 
 
 @jobs.command()
@@ -213,13 +182,13 @@ def retry(job_ids: tuple[str, ...], request: requests.RetryAll, as_json: bool) -
             found = operations.retry_all(hf, request, damaged=damaged)
         for job_id in job_ids:
             try:
-                found.append(operations.retry(hf, requests.JobKey(job_id=job_id)))
+                found.append(operations.retry(hf, JobKey(job_id=job_id)))
             except (InvalidName, Refused) as error:
                 refused.append(error)
     if as_json:
         answer(to_json(found))
     elif found or every:
-        answer("\n".join(map(_line, found)) or f"no job is {request.status}")
+        answer("\n".join(map(job_line, found)) or f"no job is {request.status}")
     for one in refused:
         remark(one.message)
     return status_of(refused[0]).exit if refused else report_damage(damaged)
@@ -399,7 +368,7 @@ def reap(reaped: list[JobView]) -> str:
 
     Every pick, list, get and watch does so too.
     """
-    return "\n".join(map(_line, reaped)) or "nothing to reap"
+    return "\n".join(map(job_line, reaped)) or "nothing to reap"
 
 
 @jobs.operation(operations.prune, where=job_store_options)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from shlex import quote
 
 import click
@@ -18,13 +17,23 @@ from holdfast.primitives.locks.inspect import Explanation, HoldStatus, LockStatu
 from holdfast.primitives.locks.policy import Obstruction, describe_obstruction
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.command import (
+    CommandGroup,
+    click_command,
+    json_option,
+    nonblock_option,
+    quiet_option,
+    request_options,
+)
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.lock_run import WaitNotes, nonblock_option, own_job, run
+from holdfast.surfaces.cli.lock_acquire import acquire
+from holdfast.surfaces.cli.lock_notes import WaitNotes, own_job
+from holdfast.surfaces.cli.lock_run import run
 from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
-from holdfast.surfaces.cli.output import answer, issue, printable, remark
+from holdfast.surfaces.cli.output import answer, printable, remark
 from holdfast.surfaces.cli.render import json_document, moment, table
+from holdfast.surfaces.cli.store_options import store_options
 
 _HEADINGS = ("resource", "state", "job", "mode", "for", "process", "ends", "token")
 _ON_A_TERMINAL = (0, 1, 2, 4, 5, 6)
@@ -45,56 +54,10 @@ def locks() -> None:
     """
 
 
-locks.add_command(run)
+locks.add_command(click_command(run))
 
 
-@locks.command(short_help="Take locks and print the token.")
-@request_options(operations.Acquire)
-@nonblock_option
-@quiet_option
-@json_option
-@store_options
-def acquire(request: operations.Acquire, nonblock: bool, quiet: bool, as_json: bool) -> None:
-    """Take locks, all or none, and print the token.
-
-    \b
-        token=$(holdfast locks acquire router-1 --by job-7 --pid $$)
-        holdfast locks release "$token"
-
-    This command ends at once, so something else must end the lock if `release` never comes: a
-    process with --pid, or time with --ttl. On a store of several machines --pid needs a --ttl too,
-    since the others cannot see the process. Where one command is all the lock is for, `holdfast
-    locks run` is simpler. A job that holds all of it already gets its token again, and releasing
-    that token frees it.
-    """
-    request = replace(request, timeout_s=0) if nonblock else request
-    take(operations.acquire, request, quiet=quiet, as_json=as_json)
-
-
-def take(
-    operation: Operation, request: operations.AcquireRequest, *, quiet: bool, as_json: bool
-) -> None:
-    """Take locks for a command that ends at once, and print the token."""
-    with (
-        interruptible(),
-        connected() as hf,
-        WaitNotes(hf, request.names, request.by, request.mode, quiet=quiet) as notes,
-    ):
-        wait = Wait(on_wait=notes.begin)
-        grant: operations.GrantView = operation(hf, request, wait=wait)
-        names = ", ".join(grant.names)
-        issue(
-            grant.token,
-            to_json(grant) if as_json else str(grant.token),
-            None if grant.reentered else partial(operations.give_back, hf, grant, wait),
-            f"{names} was granted",
-            f"holdfast locks release {grant.token}",
-        )
-        if grant.reentered and not quiet:
-            remark(
-                f"{names} was {request.by}'s already: this is the same token, "
-                "and releasing it frees it"
-            )
+locks.add_command(click_command(acquire))
 
 
 @locks.operation(operations.renew, short_help="Extend a lock by its token.")

@@ -15,10 +15,11 @@ from holdfast.primitives.journal import matches
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.outage import Outage
 from holdfast.surfaces.cli.command import request_options
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import answer, printable, remark
 from holdfast.surfaces.cli.render import moment
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.command()

@@ -86,3 +86,13 @@ def log_json_lines() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Not as remarks too.
     logging.getLogger("holdfast").handlers.clear()
+
+
+def listen() -> None:
+    """Say the library's warnings as remarks from here on.
+
+    The database driver's own stay off stderr: what matters of them comes as an error of ours.
+    """
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    # Without a handler Python would print warnings in a form of its own.
+    logging.getLogger("holdfast").addHandler(WARNINGS)

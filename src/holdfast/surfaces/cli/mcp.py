@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.text import installing
 from holdfast.runtime.connection import connected
-from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.connection import settings_here
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.serve import log_json_option
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.command(short_help="The tools of agents, for an MCP client.")

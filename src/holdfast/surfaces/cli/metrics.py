@@ -4,8 +4,9 @@ import click
 
 from holdfast import __version__
 from holdfast.kernel.errors import Corrupt, StoreUnavailable
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.command()

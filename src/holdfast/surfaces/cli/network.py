@@ -9,11 +9,18 @@ from msgspec.structs import replace
 from holdfast.kernel.text import counted
 from holdfast.operations import network as operations
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.lock_run import nonblock_option
-from holdfast.surfaces.cli.locks import release_names, status_command, take, wait_until_free
+from holdfast.surfaces.cli.command import (
+    CommandGroup,
+    json_option,
+    nonblock_option,
+    quiet_option,
+    request_options,
+)
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.lock_acquire import take
+from holdfast.surfaces.cli.locks import release_names, status_command, wait_until_free
 from holdfast.surfaces.cli.render import moment, pairs, table, value_text
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.group(cls=CommandGroup)

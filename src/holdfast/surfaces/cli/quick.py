@@ -1,14 +1,14 @@
-"""`holdfast jobs pick`, which scripts call in loops, without loading the full command line: that
-costs more than the work itself.
+"""The commands that scripts call in loops. They run without the full command line: importing click
+takes almost as long as Python's own start.
 
-Only the plain forms are taken here; anything else, help and mistakes included, is left to root.py.
-Both end in `pick_job`, and a test holds their outcomes equal.
+Only plain forms are read here: each option once, as words of their own, behind the verb. Everything
+else, help and mistakes included, is left to root.py. Both parsers make the same request of the same
+annotations (options.py), and call the same function.
 """
 
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
 
 # Type checkers know this name; importing it from `typing` would cost more than `--version`.
 TYPE_CHECKING = False
@@ -16,195 +16,246 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.runtime.connection import Holdfast
+    from holdfast.operations.operation import Request
+    from holdfast.surfaces.cli.options import FieldPlace
 
-_PICK_OPTIONS = {
-    "--queue": "agent_session",
-    "--agent-session": "agent_session",
-    "--store": "store",
-    "--namespace": "namespace",
-    "--wait": "wait_s",
-    "--pid": "pid",
+COMMANDS = {
+    ("agents", "resolve"): "agent_resolve",
+    ("jobs", "pick"): "job_pick",
+    ("jobs", "status"): "job_status",
+    ("locks", "acquire"): "lock_acquire",
+    ("locks", "run"): "lock_run",
 }
-DIGITS_MAX = 10
-PID_MAX = 2**31 - 1
+"""Their modules, which load no others of the command line's areas."""
+
+_STORE_OPTIONS = {"--store": "store", "--namespace": "namespace"}
+_SEPARATOR = "--"
+_DIGITS_MAX = 10
+
+
+class QuickCommand:
+    """A function for a command that must start fast.
+
+    It takes a `request` and `options`, of the types of its annotations. If it `runs_a_program`, it
+    also takes the words of that. `of_jobs` says that a folder of jobs may take the place of a
+    store.
+    """
+
+    def __init__(
+        self,
+        run: "Callable[..., int]",
+        short_help: str | None = None,
+        *,
+        of_jobs: bool = False,
+        runs_a_program: bool = False,
+    ) -> None:
+        self.name = run.__name__
+        self.run = run
+        self.request: type[Request] = run.__annotations__["request"]
+        self.options: type[Request] = run.__annotations__["options"]
+        self.short_help = short_help
+        self.of_jobs = of_jobs
+        self.runs_a_program = runs_a_program
+
+
+def quick_command(
+    short_help: str | None = None, *, of_jobs: bool = False, runs_a_program: bool = False
+) -> "Callable[[Callable[..., int]], QuickCommand]":
+    """Make a command of a function."""
+    return lambda run: QuickCommand(run, short_help, of_jobs=of_jobs, runs_a_program=runs_a_program)
 
 
 def run(arguments: Sequence[str]) -> int | None:
-    """Run the command if it is one of the plain ones and return its exit status; None to leave it
-    to the full program.
+    """Run the command if it is one of these, in a plain form, and return its exit status; None to
+    leave it to the full program.
     """
     if list(arguments) == ["--version"]:
         from holdfast import __version__
 
         print(f"holdfast {__version__}")
         return 0
-    if list(arguments[:2]) == ["jobs", "pick"]:
-        options = _parse(arguments[2:])
-        if options is not None and "agent_session" in options:
-            return _pick(options)
-    return None
-
-
-def _parse(words: Sequence[str]) -> dict[str, str] | None:
-    """Options as pairs of words, each once, and --json alone; None for anything else."""
-    options: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word == "--json":
-            options["json"] = "yes"
-        elif (
-            word in _PICK_OPTIONS
-            and _PICK_OPTIONS[word] not in options
-            and rest
-            and not rest[0].startswith("-")
-        ):
-            options[_PICK_OPTIONS[word]] = rest.pop(0)
-        else:
-            return None
-    if not (
-        _plain_number(options.get("wait_s", "0"))
-        and _plain_number(options.get("pid", "1"), 1, PID_MAX)
-    ):
+    area, verb = (*arguments, "", "")[:2]
+    if (area, verb) not in COMMANDS:
         return None
-    return options
+    from importlib import import_module
 
-
-def _plain_number(text: str, least: int = 0, most: int = 10**DIGITS_MAX) -> bool:
-    return (
-        text.isascii()
-        and text.isdecimal()
-        and len(text) <= DIGITS_MAX
-        and least <= int(text) <= most
-    )
-
-
-def _pick(options: dict[str, str]) -> int | None:
-    import gc
+    from holdfast.surfaces.cli.imports import import_msgspec
 
     import_msgspec()
-    from holdfast.runtime.configuration import REGISTRY_DIR_ENV
-    from holdfast.runtime.connection import connect
-    from holdfast.surfaces.cli import hints
-    from holdfast.surfaces.cli.output import remark
-
-    if "store" not in options and os.environ.get(REGISTRY_DIR_ENV):
+    command = getattr(import_module(f"holdfast.surfaces.cli.{COMMANDS[area, verb]}"), verb)
+    line = _PlainLine(command)
+    if not line.read(arguments[2:]):
         return None
-    hints.chosen.clear()
-    hints.chosen.update({name: options[name] for name in ("store", "namespace") if name in options})
-    with connect(options.get("store"), namespace=options.get("namespace")) as hf:
-        _quieten_driver()
-        # As the full program says it, without loading `logging`.
-        hf.jobs.warn = remark
-        if "wait_s" in options:
-            # This may go on for hours.
-            gc.enable()
-        return pick_job(
-            hf,
-            options["agent_session"],
-            wait_s=float(options.get("wait_s", "0")),
-            pid=int(options["pid"]) if "pid" in options else None,
-            as_json="json" in options,
+    return _begun(line, arguments)
+
+
+def _begun(line: "_PlainLine", arguments: Sequence[str]) -> int | None:
+    from holdfast.primitives import log
+    from holdfast.surfaces.cli.connection import begin
+
+    begin(arguments, **line.chosen)
+    log.before_first = _listen
+    try:
+        return line.call()
+    except Exception as error:
+        # A mistake that the function itself found, before it did anything.
+        click = sys.modules.get("click")
+        if click is not None and isinstance(error, click.UsageError):
+            return None
+        raise
+    finally:
+        logs = sys.modules.get("holdfast.surfaces.cli.logs")
+        if logs is not None and logs.WARNINGS.waiting:
+            logs.WARNINGS.flush()
+
+
+class _PlainLine:
+    """The words of a command line, as far as they are plain."""
+
+    def __init__(self, command: QuickCommand) -> None:
+        from holdfast.surfaces.cli.options import places
+
+        self._command = command
+        self._requested = list(places(command.request))
+        self._optional = list(places(command.options))
+        self._found: dict[str, Any] = {}
+        self._program: list[str] = []
+        self.chosen: dict[str, str] = {}
+        """The options that choose a store."""
+
+    def call(self) -> int:
+        """Run the command."""
+        from holdfast.surfaces.cli.options import values
+
+        command = self._command
+        request = command.request(**values(self._requested, self._found))
+        options = command.options(**values(self._optional, self._found))
+        words = {"words": tuple(self._program)} if command.runs_a_program else {}
+        return command.run(request, options, **words)
+
+    def read(self, words: Sequence[str]) -> bool:
+        """Read the words behind the verb; False when they are not plain."""
+        words = list(words)
+        if self._command.runs_a_program:
+            if _SEPARATOR not in words:
+                return False
+            at = words.index(_SEPARATOR)
+            words, self._program = words[:at], words[at + 1 :]
+            if not self._program:
+                return False
+        arguments = self._read_options(words)
+        return (
+            arguments is not None
+            and self._take(arguments)
+            and all(map(self._complete, (*self._requested, *self._optional)))
+            and self._is_of_a_store()
         )
 
+    def _read_options(self, words: list[str]) -> list[str] | None:
+        """Take the options out of words; None when they are not plain."""
+        options = dict(_options((*self._requested, *self._optional)))
+        arguments = []
+        rest = iter(words)
+        for word in rest:
+            if not word.startswith("-"):
+                arguments.append(word)
+                continue
+            place, switched = options.get(word, (None, True))
+            name = _STORE_OPTIONS.get(word) if place is None else place.name
+            target = self.chosen if place is None else self._found
+            if name is None or name in target:
+                return None
+            if place is not None and place.is_switch:
+                self._found[name] = switched
+                continue
+            text = next(rest, "-")
+            value = text if place is None else _value(place, text)
+            if value is None or text.startswith("-"):
+                return None
+            target[name] = value
+        return arguments
 
-def pick_job(hf: "Holdfast", queue: str, *, wait_s: float, pid: int | None, as_json: bool) -> int:
-    """Claim a job; print its id, or all of it as JSON. Returns the exit status.
+    def _take(self, arguments: list[str]) -> bool:
+        """Take arguments for their places; False where their number is another."""
+        for place in self._requested:
+            if getattr(place.marker, "or_argument", False):
+                self._found[f"{place.name}_argument"] = arguments.pop(0) if arguments else None
+            elif not hasattr(place.marker, "names"):
+                if not arguments:
+                    return False
+                taken = arguments if place.many else arguments[0]
+                self._found[place.name] = taken
+                arguments = [] if place.many else arguments[1:]
+        return not arguments
 
-    Raises Unavailable when the output cannot be written: nobody would know of the claim, so the
-    job is put back.
+    def _complete(self, place: "FieldPlace") -> bool:
+        """Add the default of what is not there; False where it must be."""
+        import msgspec
+
+        if place.name in self._found:
+            # The full parser says it when there are two values for one.
+            return self._found.get(f"{place.name}_argument") is None
+        if place.is_switch:
+            self._found[place.name] = False
+            return True
+        default = place.default
+        envvar = getattr(place.marker, "envvar", None)
+        if place.many or (envvar is not None and envvar in os.environ):
+            return False
+        if default is msgspec.NODEFAULT:
+            if self._found.get(f"{place.name}_argument") is None:
+                return False
+            default = None
+        self._found[place.name] = default
+        return True
+
+    def _is_of_a_store(self) -> bool:
+        """It is not about the folder of jobs of the worker around this command."""
+        from holdfast.runtime.configuration import REGISTRY_DIR_ENV
+
+        here = self._command.of_jobs and "store" not in self.chosen
+        return not (here and os.environ.get(REGISTRY_DIR_ENV))
+
+
+def _options(of: "Sequence[FieldPlace]") -> "list[tuple[str, tuple[FieldPlace, bool]]]":
+    """The options by name; of a switch with two sides also whether it switches on."""
+    return [
+        (name.strip(), (place, side == 0))
+        for place in of
+        for names in getattr(place.marker, "names", ())
+        for side, name in enumerate(names.split("/"))
+    ]
+
+
+def _value(place: "FieldPlace", text: str) -> "Any":
+    """The value of an option, or None where the full parser has to see it."""
+    if place.many or getattr(place.marker, "unit_s", None) is not None:
+        return None
+    if place.choices is not None:
+        return text if text in place.choices else None
+    if place.kind is str:
+        return text
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        return None
+    number = place.kind(text)
+    least, most = place.bounds or (None, None)
+    too_small = (least is not None and number < least) or (place.above_zero and number <= 0)
+    return None if too_small or (most is not None and number > most) else number
+
+
+def collect_garbage() -> None:
+    """Let the garbage collector work again, where `main` switched it off. What was loaded lives to
+    the end, so the collector need never look at it.
     """
-    from holdfast.domains.jobs.records import shown
-    from holdfast.kernel.codec import to_json
-    from holdfast.kernel.errors import (
-        EXIT_DONE,
-        EXIT_NOTHING_TO_TAKE,
-        HoldfastError,
-        Lost,
-        Refused,
-        Unavailable,
-    )
-    from holdfast.operations.job_claim import claim_job, unclaim_job
-    from holdfast.surfaces.cli.output import write
+    import gc
 
-    job = claim_job(hf, queue, wait_s=wait_s, pid=pid)
-    if job is None:
-        return EXIT_NOTHING_TO_TAKE
-    try:
-        write(to_json(shown(job)) if as_json else job.job_id)
-    except OSError as error:
-        job_id = job.job_id
-        untold = f"job {job_id} was picked, but that could not be written ({error.strerror})"
-        try:
-            unclaim_job(hf, job_id, job.token)
-            then, outcome = ": it is pending again", "none"
-        except (Lost, Refused):
-            then, outcome = "; somebody else has moved it since", "none"
-        except HoldfastError as failed:
-            then, outcome = f", and it could not be put back ({failed.message})", "unknown"
-            then += f": `holdfast jobs status --job {job_id} --set pending` does it"
-        raise Unavailable(f"{untold}{then}", job_id=job_id, outcome=outcome) from None
-    return EXIT_DONE
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
-class _Later(ModuleType):
-    """Stands for a module, which is loaded when something of it is used."""
+def _listen() -> None:
+    # Loaded here: few commands log anything, and loading `logging` costs a short command too much.
+    from holdfast.surfaces.cli.logs import listen
 
-    def __getattr__(self, name: str) -> "Any":
-        if name == "__path__":
-            # Every `from` import looks for it.
-            raise AttributeError(name)
-        from importlib import import_module
-
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
-
-
-def import_msgspec() -> None:
-    """Import msgspec and pathlib without six modules that they can do without: 5 ms, a tenth of a
-    short command.
-
-    msgspec takes typing_extensions where that is installed, and falls back to `typing`, which has
-    all it needs since Python 3.11. `uuid` asks `platform` only whether this is AIX. JSON schemas
-    need `textwrap` and `msgspec.inspect`. Addresses in brackets need `ipaddress`, and only a path
-    as a URI needs `urllib.parse`.
-    """
-    if "msgspec" in sys.modules:
-        return
-    platform = _Later("platform")
-    platform.system = lambda: os.uname().sysname  # type: ignore[attr-defined]
-    stand_ins = {"platform": platform, "textwrap": _Later("textwrap")}
-    for name in ("ipaddress", "urllib.parse", "msgspec.inspect"):
-        stand_ins[name] = _Later(name)
-    stand_ins["urllib.parse"].quote_from_bytes = _quote  # type: ignore[attr-defined]
-    before = set(sys.modules)
-    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
-    for name, module in stand_ins.items():
-        sys.modules.setdefault(name, module)
-    try:
-        import pathlib  # noqa: F401
-
-        import msgspec  # noqa: F401
-    finally:
-        for name in {"typing_extensions", *stand_ins} - before:
-            if sys.modules.get(name) is stand_ins.get(name):
-                sys.modules.pop(name, None)
-
-
-def _quote(path: bytes) -> str:
-    """What `pathlib` takes from `urllib.parse` by name when it is loaded."""
-    from urllib.parse import quote_from_bytes
-
-    return quote_from_bytes(path)
-
-
-def _quieten_driver() -> None:
-    """Keep the database driver's own remarks off stderr: what matters of them comes as an error of
-    ours.
-    """
-    if "psycopg" in sys.modules:
-        import logging
-
-        logging.getLogger("psycopg").setLevel(logging.ERROR)
+    listen()

@@ -1,6 +1,5 @@
 """The command line: its areas, each loaded when it is used."""
 
-import gc
 import logging
 import os
 import re
@@ -11,12 +10,13 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from holdfast import __version__
-from holdfast.surfaces.cli import hints
-from holdfast.surfaces.cli.command import CommandGroup
-from holdfast.surfaces.cli.connection import Given, store_options
+from holdfast.surfaces.cli.command import CommandGroup, click_command
+from holdfast.surfaces.cli.connection import begin, given
 from holdfast.surfaces.cli.hints import ALONE, AREAS
-from holdfast.surfaces.cli.logs import WARNINGS
+from holdfast.surfaces.cli.logs import WARNINGS, listen
 from holdfast.surfaces.cli.output import say
+from holdfast.surfaces.cli.quick import QuickCommand, collect_garbage
+from holdfast.surfaces.cli.store_options import store_options
 
 
 class Areas(CommandGroup):
@@ -32,14 +32,13 @@ class Areas(CommandGroup):
         found: tuple[str | None, click.Command | None, list[str]]
         if (area, verb) in ALONE:
             command = getattr(import_module(f"holdfast.surfaces.cli.{ALONE[area, verb]}"), verb)
+            if isinstance(command, QuickCommand):
+                command = click_command(command)
             found = area, CommandGroup(area, commands={verb: command}), args[1:]
         else:
             found = super().resolve_command(ctx, args)
-        if isinstance(ctx.obj, Given) and ctx.obj.arguments is not None and not gc.isenabled():
-            # `main` switched it off. Most modules are loaded: the collector need never look at what
-            # they made.
-            gc.freeze()
-            gc.enable()
+        if given().arguments is not None:
+            collect_garbage()
         return found
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -68,12 +67,9 @@ def holdfast(verbose: int) -> None:
     nothing to take, 4 refused or lost, 5 timed out, 6 unavailable, 7 corrupt, 70 a bug in Holdfast.
     """
     if not verbose:
-        # Warnings of the database's driver would go to stderr; what matters of them comes as an
-        # error of ours.
-        logging.getLogger("psycopg").setLevel(logging.ERROR)
-        # Without a handler Python would print warnings in a form of its own.
-        logging.getLogger("holdfast").addHandler(WARNINGS)
+        listen()
     else:
+        given().verbose = True
         level = logging.DEBUG if verbose > 1 else logging.INFO
         logging.basicConfig(
             level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
@@ -91,11 +87,10 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """
     if instruction := os.environ.get(_COMPLETE_ENV):
         return _complete(instruction)
-    hints.chosen.clear()
-    given = Given(arguments if alone else None)
+    begin(arguments if alone else None)
     try:
         # Not click's own main(), which handles a closed pipe and Ctrl-C in another way.
-        with holdfast.make_context("holdfast", list(arguments), obj=given) as context:
+        with holdfast.make_context("holdfast", list(arguments)) as context:
             status = holdfast.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -135,4 +130,4 @@ def _complete(instruction: str) -> int:
     """Print the completion script for a shell, or the words that may come next."""
     from click.shell_completion import shell_complete
 
-    return shell_complete(holdfast, {"obj": Given()}, "holdfast", _COMPLETE_ENV, instruction)
+    return shell_complete(holdfast, {}, "holdfast", _COMPLETE_ENV, instruction)

@@ -12,9 +12,10 @@ from holdfast.kernel.limits import SERVER_PORT
 from holdfast.kernel.text import installing
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import server_root
-from holdfast.surfaces.cli.connection import connected, settings_here, store_options
+from holdfast.surfaces.cli.connection import connected, settings_here
 from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.store_options import store_options
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -10,10 +10,11 @@ from holdfast.kernel.errors import STATUS, InvalidValue
 from holdfast.runtime.configuration import load_settings, store_origin
 from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli.command import CommandGroup, json_option
-from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.connection import settings_here
 from holdfast.surfaces.cli.hints import chosen
 from holdfast.surfaces.cli.output import answer, printable, say, working
 from holdfast.surfaces.cli.render import json_document, pairs
+from holdfast.surfaces.cli.store_options import store_options
 
 
 @click.group(cls=CommandGroup)

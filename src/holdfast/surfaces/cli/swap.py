@@ -17,11 +17,18 @@ from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.page.workflows import advice
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import LEAVE, Custody
-from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Wrapper, attended, closing_quietly
+from holdfast.surfaces.cli.command import (
+    CommandGroup,
+    Wrapper,
+    json_option,
+    quiet_option,
+    request_options,
+)
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.custody import attended, closing_quietly
 from holdfast.surfaces.cli.output import printable, remark
 from holdfast.surfaces.cli.render import moment, pairs
+from holdfast.surfaces.cli.store_options import store_options
 from holdfast.surfaces.cli.workflow_run import RecipeWaitNotes
 
 

@@ -23,10 +23,11 @@ from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.workflows import preemptible_flag, recipe_flag, wait_flag
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import Claim, Custody
-from holdfast.surfaces.cli.command import quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Wrapper, attended, closing_quietly, leftovers_option
+from holdfast.surfaces.cli.command import Wrapper, options_of, quiet_option, request_options
+from holdfast.surfaces.cli.connection import connected
+from holdfast.surfaces.cli.custody import CustodyOptions, attended, closing_quietly
 from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.store_options import store_options
 
 signal_path_option = click.option(
     "--signal-path",
@@ -67,7 +68,7 @@ class RunWorkflow(Request, frozen=True, kw_only=True):
 @click.command(cls=Wrapper, short_help="Run a command as a workflow.")
 @request_options(RunWorkflow)
 @signal_path_option
-@leftovers_option
+@options_of(CustodyOptions)
 @quiet_option
 @store_options
 def run(

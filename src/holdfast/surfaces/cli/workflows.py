@@ -11,9 +11,10 @@ from holdfast.operations import workflows as operations
 from holdfast.operations.operation import Wait
 from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.output import issue, remark
 from holdfast.surfaces.cli.render import moment, short_moment, table
+from holdfast.surfaces.cli.store_options import store_options
 from holdfast.surfaces.cli.workflow_run import (
     RecipeWaitNotes,
     run,

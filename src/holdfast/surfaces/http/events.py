@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from queue import SimpleQueue
 from typing import Annotated, Any
 
 from litestar import get
@@ -20,7 +21,7 @@ from litestar.response import Stream
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
-from holdfast.kernel.limits import HTTP_KEEP_ALIVE_S
+from holdfast.kernel.limits import HTTP_KEEP_ALIVE_S, HTTP_LISTEN_ON_S
 from holdfast.kernel.store import BEGINNING, Entry, Store
 from holdfast.stores.listener import readable
 from holdfast.surfaces.http.problems import SECURED, problems
@@ -42,9 +43,10 @@ _CUT_SHORT = (
 
 
 class Changes:
-    """Counts the changes of a store. One thread listens for all coroutines that wait.
+    """Counts the changes of a store while somebody watches. One thread listens for all coroutines.
 
-    Read `mark` before you read the store, and then wait for a change since that mark.
+    Inside of `watched`, read `mark` before you read the store, and then wait for a change since
+    that mark.
     """
 
     def __init__(self, store: Store, topics: Sequence[str]) -> None:
@@ -52,15 +54,40 @@ class Changes:
         self._topics = list(topics)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
+        self._watchers = 0
+        self._listening: asyncio.Future[None] | None = None
+        """Done once the thread listens; None while it shall not."""
+        self._starts: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._listen, name="holdfast-changes", daemon=True)
+        """Written once for each start."""
+        self._thread = threading.Thread(target=self._run, name="holdfast-changes", daemon=True)
         self.mark = 0
         self.closed = False
 
     def start(self) -> None:
-        """Begin to listen. Called on the loop that waits."""
+        """Begin to serve watchers. Called on the loop that waits."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Listen for the time of this block, and a moment longer: a client mostly asks again.
+
+        Nobody else listens in between, because each listener costs every change a wake-up.
+        """
+        loop = asyncio.get_running_loop()
+        self._watchers += 1
+        try:
+            if self._listening is None and not self.closed:
+                self._listening = loop.create_future()
+                self._starts.put(self._listening)
+            if self._listening is not None and not self._listening.done():
+                await asyncio.shield(self._listening)
+            yield
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                loop.call_later(HTTP_LISTEN_ON_S, self._stop_if_unwatched)
 
     async def wait(self, mark: int, timeout_s: float) -> bool:
         """Wait until something has changed since `mark`; False after the time or when closed."""
@@ -81,36 +108,59 @@ class Changes:
         self._wake()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. Called on the loop."""
         self.closed = True
-        os.eventfd_write(self._stop_fd, 1)
+        self._stop()
+        self._starts.put(None)
         if self._loop is not None:
             self._thread.join()
         os.close(self._stop_fd)
 
-    def _listen(self) -> None:
-        while not self.closed:
-            try:
-                with self._store.listen(self._topics) as listener:
-                    while not self.closed:
-                        listener.wait(None, also=[self._stop_fd])
-                        self._wake_soon()
-            except (HoldfastError, OSError):
-                # The store is away. Those who wait read it again, and get the error there.
-                self._wake_soon()
-                readable([self._stop_fd], _AGAIN_S)
+    def _stop_if_unwatched(self) -> None:
+        if not self._watchers and not self.closed:
+            self._stop()
 
-    def _wake_soon(self) -> None:
+    def _stop(self) -> None:
+        if self._listening is not None:
+            self._listening = None
+            os.eventfd_write(self._stop_fd, 1)
+
+    def _run(self) -> None:
+        while (started := self._starts.get()) is not None:
+            while not self._listen(started):
+                pass
+            os.eventfd_read(self._stop_fd)
+
+    def _listen(self, started: "asyncio.Future[None]") -> bool:
+        """Listen until stopped; False when the store fails before."""
+        stop = frozenset({self._stop_fd})
+        try:
+            with self._store.listen(self._topics) as listener:
+                self._call_soon(_finish, started)
+                while not listener.wait(None, also=[self._stop_fd]).ready:
+                    self._call_soon(self._wake)
+                return True
+        except (HoldfastError, OSError):
+            # The store is away. Those who wait read it again, and get the error there.
+            self._call_soon(_finish, started)
+            self._call_soon(self._wake)
+            return readable([self._stop_fd], _AGAIN_S) == stop
+
+    def _call_soon(self, work: Callable[..., None], *given: Any) -> None:
         # The loop may be closed by now: then nobody waits.
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._wake)
+                self._loop.call_soon_threadsafe(work, *given)
 
     def _wake(self) -> None:
         self.mark += 1
         for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
+            _finish(future)
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def events_route(
@@ -187,20 +237,22 @@ async def _events(
         # The store was replaced by a copy, which has another journal: all its entries follow.
         cursor, revision = BEGINNING, 0
         yield _BEGUN_ANEW
-    while not changes.closed:
-        mark = changes.mark
-        batch = await asyncio.to_thread(store.journal, cursor)
-        if revision and batch.entries and revision not in {one.revision for one in batch.entries}:
-            yield _CUT_SHORT
-        for entry in batch.behind(revision):
-            if wanted(entry):
-                name, kind = event_id(cursor, entry.revision), entry.kind
-                yield b"id: %b\nevent: %b\ndata: %b\n\n" % (
-                    name.encode(),
-                    kind.encode(),
-                    to_json(entry),
-                )
-        if batch.entries:
-            cursor, revision = batch.cursor, 0
-        elif not await changes.wait(mark, HTTP_KEEP_ALIVE_S):
-            yield b": still here\n\n"
+    async with changes.watched():
+        while not changes.closed:
+            mark = changes.mark
+            batch = await asyncio.to_thread(store.journal, cursor)
+            sent = {one.revision for one in batch.entries}
+            if revision and batch.entries and revision not in sent:
+                yield _CUT_SHORT
+            for entry in batch.behind(revision):
+                if wanted(entry):
+                    name, kind = event_id(cursor, entry.revision), entry.kind
+                    yield b"id: %b\nevent: %b\ndata: %b\n\n" % (
+                        name.encode(),
+                        kind.encode(),
+                        to_json(entry),
+                    )
+            if batch.entries:
+                cursor, revision = batch.cursor, 0
+            elif not await changes.wait(mark, HTTP_KEEP_ALIVE_S):
+                yield b": still here\n\n"

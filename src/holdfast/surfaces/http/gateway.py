@@ -166,7 +166,7 @@ class GatewaySide:
         detach: Callable[[], None] = lambda: None,
     ) -> None:
         changes = Changes(gateway.queue.store, [JOURNAL_TOPIC, topic_of(gateway.agent)])
-        accepts = SharedCommits(gateway.accept, lambda: gateway.queue.head().depth)
+        accepts = SharedCommits(gateway.accept_counted)
         prove = partial(proof_of, token, port=port)
         self.end_waits = changes.end_waits
         app = application(
@@ -336,13 +336,17 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
     ) -> RequestView:
         """A request; with `wait_s` when it has ended, or as it stands after that time."""
         deadline_s = time.monotonic() + wait_s
-        while True:
-            mark = changes.mark
-            request = await asyncio.to_thread(gateway.queue.get, request_id)
-            left_s = deadline_s - time.monotonic()
-            if request.state in ENDED or left_s <= 0 or changes.closed:
-                return view_of(request)
-            await changes.wait(mark, left_s)
+        request = await asyncio.to_thread(gateway.queue.get, request_id)
+        if wait_s and request.state not in ENDED:
+            async with changes.watched():
+                while True:
+                    mark = changes.mark
+                    request = await asyncio.to_thread(gateway.queue.get, request_id)
+                    left_s = deadline_s - time.monotonic()
+                    if request.state in ENDED or left_s <= 0 or changes.closed:
+                        break
+                    await changes.wait(mark, left_s)
+        return view_of(request)
 
     @delete(path, sync_to_thread=True, **_secured(200, 404, 409))
     def cancel(request_id: _RequestId) -> RequestView:

@@ -16,7 +16,8 @@ from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.operations import jobs
 from holdfast.operations.fields import Label
 from holdfast.operations.job_claim import claim_job as claim_next
-from holdfast.operations.job_requests import Cancel, JobKey, PublishEvent, Register, Report
+from holdfast.operations.job_requests import Cancel, PublishEvent, Register, Report
+from holdfast.operations.job_status import JobKey
 from holdfast.operations.job_views import JobView, view_of
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call

@@ -10,6 +10,7 @@ import pytest
 from holdfast.kernel.clock import after, ago
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX, JOURNAL_TRIM_MAX
+from holdfast.kernel.space import Space
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Store, Tx
 from holdfast.testing.conformance.harness import (
     CLOCKED,
@@ -18,6 +19,7 @@ from holdfast.testing.conformance.harness import (
     VOLATILE,
     Harness,
     Suite,
+    Thing,
     append,
     heard,
     needs,
@@ -76,6 +78,24 @@ class JournalSuite(Suite):
             (str(i), given[i]) for i in range(3)
         ]
         assert put(store, "a") > given[-1]
+
+    @pytest.mark.parametrize("space", [THINGS, VOLATILE], ids=lambda space: space.name)
+    def test_tokens_and_entries_of_one_transaction_share_no_number(
+        self, store: Store, space: Space[Thing]
+    ) -> None:
+        def body(tx: Tx) -> list[int]:
+            first = tx.revision
+            given = [
+                tx.token(),
+                tx.append(actor="t", kind="k", subject="s"),
+                *(tx.token() for _ in range(4)),
+            ]
+            assert given[0] == first
+            return given
+
+        tokens = [token for _ in range(3) for token in store.transact(body, scope=[space])]
+        assert tokens == sorted(set(tokens))
+        assert put(store, "a", space=space) > tokens[-1]
 
     @needs(CLOCKED)
     def test_trim_keeps_what_is_asked_and_the_newest(self, harness: Harness, store: Store) -> None:
