@@ -40,6 +40,7 @@ _CALLS_WAITED = (
     "Holdfast, join and leave the queue",
     "Holdfast, hand over to the next",
     "Holdfast, explain",
+    "Holdfast, connect and listen",
 )
 _OF_HELD = Scale("held locks", "milliseconds, less is better", lambda sample: sample.p50_s * 1000)
 _OF_WAITERS = Scale("waiters", "milliseconds, less is better", lambda sample: sample.p50_s * 1000)
@@ -88,7 +89,8 @@ def _row_waited(samples: dict[tuple[str, int], list[Sample]], sizes: Sequence[in
         title="Locks: cost of a call as more requests wait for one lock",
         says="The waiters are rows of one process, which is asleep, so only the work on the queue "
         "is measured. To join and leave is one request that is stopped at once; a hand-over is a "
-        "release that grants the lock to the first waiter. `explain` lists all waiters.",
+        "release that grants the lock to the first waiter. `explain` lists all waiters. To connect "
+        "and listen is what a new process does before it waits.",
         series=series,
         verdicts=[
             growth_verdict(
@@ -96,7 +98,7 @@ def _row_waited(samples: dict[tuple[str, int], list[Sample]], sizes: Sequence[in
                 series,
                 name,
                 since=sizes[1],
-                at_most=None if name == _CALLS_WAITED[-1] else 2,
+                at_most=None if name == "Holdfast, explain" else 2,
                 of=p50_s,
             )
             for name in _CALLS_WAITED
@@ -170,8 +172,19 @@ def _measure_waited(
             def join_and_leave() -> None:
                 hf.locks.try_acquire(_WAITED, by="bench", timeout_s=None, stop_fd=stop_fd)
 
-            calls = (join_and_leave, lambda: hf.locks.explain(_WAITED))
-            growth.measure(size, dict(zip(_CALLS_WAITED[::2], calls, strict=True)))
+            def connect_and_listen() -> None:
+                with _connected(folder) as new, new.store.listen():
+                    pass
+
+            join, _, explain, listen = _CALLS_WAITED
+            growth.measure(
+                size,
+                {
+                    join: join_and_leave,
+                    explain: lambda: hf.locks.explain(_WAITED),
+                    listen: connect_and_listen,
+                },
+            )
             for _ in range(3):
                 took = [
                     queue.hand_over() for _ in range(_QUICK_HAND_OVERS if quick else _HAND_OVERS)
@@ -187,6 +200,7 @@ class _Queue:
         self._hf = hf
         self._numbers = count(1)
         self._size = 0
+        self._listening: list[object] = []
         hf.locks.acquire(_WAITED, by="holder", ttl_s=3600)
         stop_fd, seen = os.eventfd(0), threading.Event()
         waiter = threading.Thread(
@@ -211,6 +225,8 @@ class _Queue:
     def grow(self, size: int) -> None:
         """Let that many wait."""
         added = [self._copy() for _ in range(size - self._size)]
+        while len(self._listening) < size:
+            self._listening.append(self._hf.store.listen())
 
         def put(tx: Any) -> None:
             for waiter in added:
