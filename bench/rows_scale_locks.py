@@ -168,6 +168,11 @@ def _measure_waited(
         queue = _Queue(hf)
         for size in sizes:
             queue.grow(size)
+            for _ in range(3):
+                took = [
+                    queue.hand_over() for _ in range(_QUICK_HAND_OVERS if quick else _HAND_OVERS)
+                ]
+                growth.note(size, _CALLS_WAITED[1], took)
 
             def join_and_leave() -> None:
                 hf.locks.try_acquire(_WAITED, by="bench", timeout_s=None, stop_fd=stop_fd)
@@ -185,11 +190,6 @@ def _measure_waited(
                     listen: connect_and_listen,
                 },
             )
-            for _ in range(3):
-                took = [
-                    queue.hand_over() for _ in range(_QUICK_HAND_OVERS if quick else _HAND_OVERS)
-                ]
-                growth.note(size, _CALLS_WAITED[1], took)
     return growth.samples
 
 
@@ -252,6 +252,8 @@ class _Queue:
             by=f"waiter-{number}",
             rank=self._model.rank + number,
             arrival=self._model.arrival + number,
+            # A hand-over after a wait of over a second is journalled.
+            arrived_at=self._hf.store.now(),
         )
 
 
