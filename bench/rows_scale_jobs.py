@@ -44,7 +44,14 @@ def measure(lab: Lab) -> list[Row]:
         samples = alone(_measure, folder, sizes, lab.quick)
     series = series_of(samples, _CALLS)
     verdicts = [
-        growth_verdict(_SCALE, series, name, since=sizes[-2], at_most=None if name == _CALLS[-1] else 3, of=p50_s)
+        growth_verdict(
+            _SCALE,
+            series,
+            name,
+            since=sizes[-2],
+            at_most=None if name == _CALLS[-1] else 3,
+            of=p50_s,
+        )
         for name in _CALLS
     ]
     return [
