@@ -1,6 +1,7 @@
 """Rows that show how a cost grows with a size: filling stores in bulk, and timing single calls."""
 
 import gc
+import os
 import shutil
 import sqlite3
 import time
@@ -28,7 +29,10 @@ class Growth:
         self.samples: dict[tuple[str, int], list[Sample]] = {}
 
     def measure(self, size: int, operations: dict[str, Operation]) -> None:
-        """Time each operation for a few blocks. The first call warms up and is not counted."""
+        """Time each operation for a few blocks. The first call warms up and is not counted. What
+        the filling left to be written is written before.
+        """
+        os.sync()
         for name, operation in operations.items():
             operation()
             blocks = (list(self._block(operation)) for _ in range(BLOCKS))

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
     "family",
     [
         *("agents", "cold", "durable", "read", "threads", "volatile", "fairness"),
-        *("scale-agents", "scale-jobs", "scale-journal", "scale-locks"),
+        *("scale-agents", "scale-http", "scale-jobs", "scale-journal", "scale-locks"),
     ],
 )
 def test_a_short_round_gives_results(family: str) -> None:

@@ -5,7 +5,7 @@ that are probed and in steps of SQLite, never in time.
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -239,3 +239,38 @@ def test_a_lock_is_renewed_by_its_token_without_a_search(
         assert other.locks.release_token(tokens[0])
     assert not hf.locks.release_token(tokens[0])
     assert hf.locks.acquire("a", by="other").token != tokens[0]
+
+
+def test_a_new_listener_probes_few_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that began to wait opened the FIFOs of all others: 9 ms with a thousand."""
+    path = tmp_path / "store.sqlite"
+    with (
+        closing(SqliteStore(path, boot_id="boot-1")) as one,
+        closing(SqliteStore(path, boot_id="boot-1")) as other,
+        ExitStack() as stack,
+    ):
+        for _ in range(100):
+            stack.enter_context(one.listen(["topic"]))
+        opened: list[object] = []
+        opening = os.open
+
+        def noted(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            opened.append(path)
+            return opening(path, flags, mode, dir_fd=dir_fd)
+
+        monkeypatch.setattr(os, "open", noted)
+        with other.listen():
+            assert len(opened) < 80
+
+
+def test_what_many_killed_listeners_left_goes_with_time(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with closing(SqliteStore(path, boot_id="boot-1")) as store, ExitStack() as stack:
+        stack.enter_context(store.listen())
+        folder = tmp_path / "store.sqlite-wake"
+        left = [folder / f"99-{number:012x}" for number in range(100)]
+        for fifo in left:
+            os.mkfifo(fifo, 0o600)
+        for _ in range(100):
+            stack.enter_context(store.listen())
+        assert not [fifo for fifo in left if fifo.exists()]

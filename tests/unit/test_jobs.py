@@ -413,13 +413,13 @@ def test_a_late_repeat_of_a_verdict_names_where_to_look(jobs: Jobs) -> None:
 def test_what_goes_wrong_with_old_jobs_does_not_concern_a_new_one(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.domains.jobs import registry
+    from holdfast.domains.jobs import registry, retention
 
-    def fail(**_: object) -> int:
+    def fail(*_args: object, **_: object) -> int:
         raise StoreUnavailable("the disk is full", outcome="none")
 
     monkeypatch.setattr(registry, "JOBS_PRUNE_EVERY", 1)
-    monkeypatch.setattr(jobs, "prune", fail)
+    monkeypatch.setattr(retention, "prune", fail)
     assert register(jobs).status is JobStatus.PENDING
 
 

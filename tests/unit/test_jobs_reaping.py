@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.domains.jobs import Job, JobStatus, picker, reaper, registry, transitions
+from holdfast.domains.jobs import Job, Jobs, JobStatus, picker, reaper, registry, transitions
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Holder, ProcessStat
+from holdfast.kernel.settings import JobSettings
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores import listener
@@ -523,6 +524,19 @@ def test_finished_jobs_are_pruned_by_age_and_number(world: World) -> None:
     assert world.events.unsent() == []
     with pytest.raises(InvalidValue):
         world.jobs.prune(keep_finished=-1)
+
+
+def test_a_registration_prunes_only_some(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its registrant waits meanwhile, and after a lower bound there may be a million."""
+    for _ in range(12):
+        job = world.register()
+        world.jobs.cancel(job.job_id)
+    jobs = Jobs(world.store, world.journal, world.machine.begin(1), JobSettings(keep_finished=1))
+    monkeypatch.setattr("holdfast.domains.jobs.registry.JOBS_PRUNE_EVERY", 1)
+    monkeypatch.setattr("holdfast.domains.jobs.retention.JOBS_PRUNED_MAX", 3)
+    jobs.register_job("p", agent="claude", agent_session="s")
+    assert len(jobs.list_jobs(status="cancelled")) == 9
+    assert jobs.prune() == 8
 
 
 def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(

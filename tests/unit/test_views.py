@@ -43,7 +43,7 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
 
 def _overview(hf: Holdfast, *gateways: GatewayStatus) -> Any:
     lines = [gateway_line(status.agent, status) for status in gateways]
-    return overview(hf, agent_census(hf), lines)
+    return overview(hf, agent_census(hf), lines, hf.jobs.counts())
 
 
 def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
@@ -477,7 +477,7 @@ def test_a_gateway_that_is_kept_under_an_id_has_the_name_of_its_agent(hf: Holdfa
     assert name_of(hf.agents, agent.agent_id) is None
     line = gateway_line(agent.agent_id, None, silent=True, name="reviewer")
     census = agent_census(hf)
-    needs = overview(hf, census, [line]).needs
+    needs = overview(hf, census, [line], hf.jobs.counts()).needs
     assert [need.words.partition(":")[0] for need in needs] == ["gateway of reviewer"]
     assert gateway_details(line, None, []).why.title == "gateway of reviewer"
 
@@ -485,12 +485,12 @@ def test_a_gateway_that_is_kept_under_an_id_has_the_name_of_its_agent(hf: Holdfa
 def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
     for number in range(5):
         _job(hf, f"number {number}")
-    first = job_page(hf, limit=2)
-    rest = job_page(hf, before=first.next, limit=9)
+    first = job_page(hf, hf.jobs.counts(), limit=2)
+    rest = job_page(hf, {}, before=first.next, limit=9)
     assert [line.prompt[-1] for line in (*first.lines, *rest.lines)] == ["4", "3", "2", "1", "0"]
     assert (rest.next, first.counts["pending"]) == (None, 5)
-    assert [line.prompt for line in job_page(hf, words="NUMBER 3").lines] == ["number 3"]
-    assert job_page(hf, status="running").lines == ()
+    assert [line.prompt for line in job_page(hf, {}, words="NUMBER 3").lines] == ["number 3"]
+    assert job_page(hf, {}, status="running").lines == ()
 
 
 # --- workflows ---

@@ -165,7 +165,7 @@ class Jobs:
         job = self._change(body)
         if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
             try:
-                self.prune()
+                self._prune(most=2 * JOBS_PRUNE_EVERY)
             except HoldfastError as error:
                 # The job is registered, so its registrant gets no error.
                 self.warn(f"not pruned: {error.message}")
@@ -509,19 +509,7 @@ class Jobs:
         return how many. Those that another program registered only with `adopted`. Registering does
         this now and then. Raises InvalidValue for bounds that cannot be.
         """
-        from holdfast.domains.jobs.retention import prune
-
-        removed = prune(
-            self._store,
-            self._journal,
-            keep=self._keep.keep_finished if keep_finished is None else keep_finished,
-            keep_s=self._keep.keep_s if keep_s is None else keep_s,
-            # A caller who names an age means it; by the configured bounds the last ones stay.
-            keep_least=JOBS_KEEP_LEAST if keep_s is None else 0,
-            adopted=adopted,
-        )
-        self.unlogged = True
-        return removed
+        return self._prune(keep_finished, keep_s, adopted=adopted)
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
@@ -593,6 +581,29 @@ class Jobs:
         from holdfast.domains.jobs.queries import counts
 
         return self._store.read(counts, scope=[JOBS])
+
+    def _prune(
+        self,
+        keep_finished: int | None = None,
+        keep_s: float | None = None,
+        *,
+        adopted: bool = False,
+        most: int | None = None,
+    ) -> int:
+        from holdfast.domains.jobs.retention import prune
+
+        removed = prune(
+            self._store,
+            self._journal,
+            keep=self._keep.keep_finished if keep_finished is None else keep_finished,
+            keep_s=self._keep.keep_s if keep_s is None else keep_s,
+            # A caller who names an age means it; by the configured bounds the last ones stay.
+            keep_least=JOBS_KEEP_LEAST if keep_s is None else 0,
+            adopted=adopted,
+            most=most,
+        )
+        self.unlogged = True
+        return removed
 
     def _change(self, body: Callable[[Tx], T], also: transitions.ExtraChange | None = None) -> T:
         changed = self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)

@@ -28,12 +28,14 @@ def prune(
     keep_s: float = JOBS_KEEP_S,
     keep_least: int = JOBS_KEEP_LEAST,
     adopted: bool = False,
+    most: int | None = None,
 ) -> int:
     """Remove jobs that ended more than `keep_s` ago, and the oldest above `keep`, with their
     events; return how many.
 
-    The last `keep_least` stay at any age, and a clock that was just set forward ages no job. Jobs
-    that another program registered are removed, and count towards `keep`, only with `adopted`.
+    With `most` it stops once it has removed so many. The last `keep_least` stay at any age, and a
+    clock that was just set forward ages no job. Jobs that another program registered are removed,
+    and count towards `keep`, only with `adopted`.
     Raises InvalidValue for bounds that cannot be.
     """
     if keep < 0 or not 0 <= keep_s < float("inf"):
@@ -62,7 +64,7 @@ def prune(
         ]
 
     total = 0
-    while chosen := store.read(oldest, scope=[JOBS]):
+    while (most is None or total < most) and (chosen := store.read(oldest, scope=[JOBS])):
         removed = _remove(store, journal, sorted(chosen, key=lambda job: job.job_id))
         total += removed
         if not removed:

@@ -1,5 +1,6 @@
 """Jobs for the page: what waits, runs and has ended, how far it is, and why."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -82,6 +83,7 @@ class JobDetails(Plain, frozen=True, kw_only=True):
 
 def job_page(
     hf: Holdfast,
+    counts: Mapping[JobStatus, int],
     *,
     status: str | None = None,
     before: tuple[int, str] | None = None,
@@ -103,7 +105,7 @@ def job_page(
     if len(matched) == limit:
         last = matched[-1][0]
     return JobPage(
-        counts={status.value: number for status, number in hf.jobs.counts().items()},
+        counts={status.value: number for status, number in counts.items()},
         lines=tuple(line for _, line in matched),
         next=None if last is None else (last.arrival, last.job_id),
     )

@@ -2,7 +2,7 @@
 happened last.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.domains.agents.records import bare
 from holdfast.domains.jobs import Jobs, JobStatus
@@ -58,13 +58,17 @@ class Overview(Plain, frozen=True, kw_only=True):
     """The names of agents whose ids are in those entries."""
 
 
-def overview(hf: Holdfast, census: AgentCensus, gateways: Sequence[GatewayLine]) -> Overview:
-    """Everything at a glance. Reads little, however much there is; agents and gateways were
-    probed before.
+def overview(
+    hf: Holdfast,
+    census: AgentCensus,
+    gateways: Sequence[GatewayLine],
+    counts: Mapping[JobStatus, int],
+) -> Overview:
+    """Everything at a glance. Reads little, however much there is: agents and gateways were
+    probed, and jobs counted, before.
     """
     graph = hf.locks.contention(limit=PAGE_WAITS_MAX)
     swap = swap_snapshot(hf.workflows)
-    counts = hf.jobs.counts()
     needs = (
         *_of_locks(graph),
         *_of_gateways(gateways),

@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from litestar import Request, Response, get
 from litestar.params import FromPath, PathParameter, QueryParameter
 
 from holdfast.domains.gateway import GatewayStatus
+from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.limits import (
@@ -27,7 +29,6 @@ from holdfast.kernel.store import Entry
 from holdfast.operations import gateways as operations
 from holdfast.operations.gateways import GatewayKey, ListRequests, RequestView
 from holdfast.operations.page.agents import (
-    AgentCensus,
     AgentPage,
     agent_census,
     agent_names,
@@ -60,6 +61,10 @@ _PathName = Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]
 _REQUESTS = 100
 _LOG_LINES = 200
 _FRESH_S = 0.5
+_JOBS_KEPT_A_SECOND = 1_000_000
+"""A count of so many jobs is used for a second."""
+
+T = TypeVar("T")
 
 
 class JournalPage(Plain, frozen=True, kw_only=True):
@@ -77,24 +82,27 @@ class ShownJob(Plain, frozen=True, kw_only=True):
     log: list[dict[str, Any]]
 
 
-class AgentCounts:
-    """The count of agents by state, a few moments old at most: counting reads all of them."""
+class Counted(Generic[T]):
+    """A count that reads all there is. `kept_s` says how long one is used again, by the count and
+    the seconds that it took.
+    """
 
-    def __init__(self, hf: Holdfast) -> None:
-        self._hf = hf
+    def __init__(self, count: Callable[[], T], kept_s: Callable[[T, float], float]) -> None:
+        self._count = count
+        self._kept_s = kept_s
         self._mutex = threading.Lock()
-        self._census: AgentCensus | None = None
-        self._at_s = 0.0
+        self._last: tuple[T] | None = None
+        self._until_s = 0.0
 
-    def census(self) -> AgentCensus:
-        """The count, which is made again when it is too old."""
+    def get(self) -> T:
+        """The count, old or new."""
         with self._mutex:
-            if self._census is None or time.monotonic() - self._at_s > PAGE_CENSUS_S:
+            if self._last is None or time.monotonic() > self._until_s:
                 began_s = time.monotonic()
-                self._census = agent_census(self._hf)
-                # A count that took long is kept for longer: counting must not fill the server.
-                self._at_s = time.monotonic() + 5 * (time.monotonic() - began_s)
-            return self._census
+                self._last = (self._count(),)
+                now_s = time.monotonic()
+                self._until_s = now_s + self._kept_s(self._last[0], now_s - began_s)
+            return self._last[0]
 
 
 class GatewayStatuses:
@@ -161,7 +169,14 @@ class GatewayStatuses:
 def page_routes(hf: Holdfast) -> list[Any]:
     """The routes of the page."""
     gateways = GatewayStatuses(hf)
-    return [*_files(), *_overviews(hf, gateways), *_lists(hf), *_answers(hf, gateways)]
+    # A million jobs are counted in 50 ms. The count of a few is always new.
+    jobs = Counted(hf.jobs.counts, lambda counts, _: sum(counts.values()) / _JOBS_KEPT_A_SECOND)
+    return [
+        *_files(),
+        *_overviews(hf, gateways, jobs),
+        *_lists(hf, jobs),
+        *_answers(hf, gateways),
+    ]
 
 
 def _read(path: str, *queried: str) -> Callable[[Callable[..., Any]], Any]:
@@ -195,12 +210,15 @@ def _files() -> list[Any]:
     return [page, asset]
 
 
-def _overviews(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
-    agents = AgentCounts(hf)
+def _overviews(
+    hf: Holdfast, gateways: GatewayStatuses, job_counts: Counted[dict[JobStatus, int]]
+) -> list[Any]:
+    # A count that took long is kept for longer: counting must not fill the server.
+    agents = Counted(partial(agent_census, hf), lambda _, took_s: PAGE_CENSUS_S + 5 * took_s)
 
     @_read("/v1/overview")
     def at_a_glance() -> Overview:
-        return overview(hf, agents.census(), gateways.lines())
+        return overview(hf, agents.get(), gateways.lines(), job_counts.get())
 
     @_read("/v1/timeline")
     def holds() -> Timeline:
@@ -209,7 +227,7 @@ def _overviews(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
     return [at_a_glance, holds]
 
 
-def _lists(hf: Holdfast) -> list[Any]:
+def _lists(hf: Holdfast, job_counts: Counted[dict[JobStatus, int]]) -> list[Any]:
     @_read("/v1/overview/agents", "after_name", "after_id", "limit", "words")
     def agents(
         after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Name = ""
@@ -233,7 +251,14 @@ def _lists(hf: Holdfast) -> list[Any]:
     ) -> JobPage:
         """Jobs, the newest first, before one of them."""
         before = (before_arrival, before_id) if before_id else None
-        return job_page(hf, status=wanted or None, before=before, limit=limit, words=words)
+        return job_page(
+            hf,
+            job_counts.get(),
+            status=wanted or None,
+            before=before,
+            limit=limit,
+            words=words,
+        )
 
     @_read("/v1/overview/journal", "limit")
     def journal(
