@@ -13,9 +13,9 @@ are warnings; they break nothing.
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -47,6 +47,15 @@ from holdfast.system.access import (
     unusable,
 )
 from holdfast.system.flock import FlockContender, FlockGuard
+
+try:
+    # Python's own: `hashlib` loads OpenSSL, which takes a short command longer than the log itself.
+    if sys.version_info >= (3, 12):
+        from _sha2 import sha256
+    else:
+        from _sha256 import sha256  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import sha256
 
 _LOGGER = "holdfast.jobs.log"
 _KINDS = {

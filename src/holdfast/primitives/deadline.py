@@ -1,6 +1,5 @@
 """The time limit of a call, over all the transactions that it takes."""
 
-import select
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -53,7 +52,7 @@ class Deadline:
             try:
                 return act(limit_s)
             except LockTimeout as error:
-                if stop_fd is not None and select.select([stop_fd], [], [], 0)[0]:
+                if stop_fd is not None and _readable(stop_fd):
                     self.end()
                 if self.passed() or error.fields.get("outcome") != "none":
                     raise
@@ -68,3 +67,10 @@ class Deadline:
 def earliest(*limits_s: float | None) -> float | None:
     """The shortest of several time limits; None when there is none."""
     return min([limit for limit in limits_s if limit is not None], default=None)
+
+
+def _readable(fd: int) -> bool:
+    # Loaded here: a short command rarely waits.
+    import select
+
+    return bool(select.select([fd], [], [], 0)[0])

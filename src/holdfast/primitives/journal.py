@@ -1,13 +1,13 @@
 """The journal: every change appends an entry in its own transaction."""
 
 import time
+from binascii import crc32
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from holdfast.kernel import clock
 from holdfast.kernel.limits import (

@@ -2,7 +2,6 @@
 
 import math
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -123,6 +122,9 @@ class Switchboard:
 
 def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
     """Sleep until a descriptor is readable or hung up, or the time is up; return those that are."""
+    # Loaded here: a short command rarely waits.
+    import select
+
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)

@@ -1,9 +1,9 @@
 """The registry of jobs: each operation is one transaction, which also writes its journal entry."""
 
 import contextlib
+from binascii import crc32
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from zlib import crc32
 
 from msgspec.structs import replace
 

@@ -1,9 +1,9 @@
 """The steps of a queue inside a transaction, which may change a domain's own records too."""
 
 import hashlib
+from binascii import crc32
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from msgspec.structs import replace
 
