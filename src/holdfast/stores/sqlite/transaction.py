@@ -57,6 +57,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
 
     _revision = 0
     _appended = 0
+    _at = 0
     _bound = 0
     _new_bound: tuple[int, int] | None = None
 
@@ -115,7 +116,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         encoded = bytearray(check_entry(data))
         revision = (self._revision or self.revision) + self._appended
         self._appended += 1
-        at = microseconds(self.now)
+        self._at = at = self._at or microseconds(self.now)
         self.change(schema.APPEND, (revision, self._ns, at, actor, kind, subject, encoded))
         self.topics[JOURNAL_TOPIC] = None
         return revision
