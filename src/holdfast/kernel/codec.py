@@ -69,15 +69,15 @@ def check_instants(value: Plain) -> None:
             )
 
 
-def to_json(value: Any) -> bytes:
-    """A value as compact JSON."""
-    return _encoder.encode(value)
+to_json = msgspec.json.Encoder().encode
+"""A value as compact JSON. The encoder's own method: every write comes through here several times.
+"""
 
 
 def to_plain(value: Any) -> Any:
     """A value as dicts, lists and scalars, as JSON has it."""
     # Not to_builtins, which keeps tuples and dict keys.
-    return msgspec.json.decode(_encoder.encode(value))
+    return msgspec.json.decode(to_json(value))
 
 
 def encodable(text: str) -> str:
@@ -90,7 +90,7 @@ def encodable(text: str) -> str:
 def json_bytes(value: Any) -> int:
     """The bytes of a value as JSON in UTF-8. Raises InvalidValue for what cannot be JSON."""
     try:
-        return len(_encoder.encode(value))
+        return len(to_json(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise_if_stack_full(error)
         raise InvalidValue(f"this cannot be written as JSON: {error}") from None
@@ -140,7 +140,6 @@ def _find_instants(kind: type[Plain]) -> _Instants | None:
 
 
 _INSTANTS: dict[type[Plain], _Instants | None] = {}
-_encoder = msgspec.json.Encoder()
 _FRAMES_MIN = 100
 
 

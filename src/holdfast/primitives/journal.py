@@ -170,6 +170,9 @@ def redacted(data: Any) -> Any:
     if type(data) in _SCALARS:
         return data
     if isinstance(data, _MAPPINGS):
+        if _SCALARS.issuperset(map(type, data.values())) and not _name_a_secret(tuple(data)):
+            # As in most entries.
+            return dict(data)
         return {
             key: REDACTED
             if value is not None and _names_a_secret(str(key))
@@ -188,6 +191,11 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 # The same few names come with every entry.
+@lru_cache(maxsize=256)
+def _name_a_secret(keys: tuple[Any, ...]) -> bool:
+    return any(_names_a_secret(str(key)) for key in keys)
+
+
 @lru_cache(maxsize=256)
 def _names_a_secret(key: str) -> bool:
     return key.lower().replace("-", "_").endswith(SECRET_ENDINGS)

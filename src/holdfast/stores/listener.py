@@ -48,6 +48,9 @@ class FdListener:
         return () if self._keep_in_use is None else (self._fd, self._keep_in_use())
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
+        # Loaded here: a short command rarely waits.
+        import select
+
         sleep_s = WAIT_RECHECK_S
         if timeout_s is not None and timeout_s < sleep_s:
             sleep_s = max(timeout_s, 0.0)

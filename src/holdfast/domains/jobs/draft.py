@@ -14,7 +14,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from holdfast.domains.jobs.records import JOBS, Broker, Job, default_prefix
+from holdfast.domains.jobs.records import JOBS, NO_BROKER, Broker, Job, default_prefix
 from holdfast.kernel.codec import cut, json_bytes
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import (
@@ -89,7 +89,8 @@ def check_draft(job: Job, job_id: str | None, topic_prefix: str | None) -> None:
             f"priority is {job.priority!r:.80}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
             field="priority",
         )
-    _check_broker(job.broker)
+    if job.broker is not NO_BROKER:
+        _check_broker(job.broker)
     if topic_prefix is not None:
         _check_topic(topic_prefix)
 

@@ -45,6 +45,10 @@ class Broker(Redacted, Plain, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+NO_BROKER = Broker()
+"""Of a job that names none."""
+
+
 class TimeLimits(Struct, frozen=True):
     """How long an attempt may take, and how long it may give no sign of life; None for any time."""
 
@@ -143,7 +147,7 @@ class Job(Redacted, Record, frozen=True, kw_only=True, omit_defaults=True):
     agent_session: str
     priority: int = 0
     arrival: int = 0
-    broker: Broker = Broker()
+    broker: Broker = NO_BROKER
     topic_prefix: str = ""
     timeout_sec: float = FOLDER_LIMITS.timeout_sec
     idle_timeout_sec: float | None = FOLDER_LIMITS.idle_timeout_sec
@@ -245,7 +249,7 @@ def ended_group(status: JobStatus, *, adopted: bool) -> str:
     """The group of ended jobs in their index. Jobs that another program registered are apart, since
     only a person may remove them.
     """
-    return f"{status.value} adopted" if adopted else status.value
+    return f"{status} adopted" if adopted else str(status)
 
 
 def is_adopted(job: Job) -> bool:

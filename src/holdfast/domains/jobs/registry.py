@@ -14,6 +14,7 @@ from holdfast.domains.jobs.reaper import Reaper
 from holdfast.domains.jobs.records import (
     JOBS,
     NEW_JOB_LIMITS,
+    NO_BROKER,
     Broker,
     Job,
     JobStatus,
@@ -143,7 +144,7 @@ class Jobs:
             agent=agent,
             agent_session=agent_session,
             priority=priority,
-            broker=broker or Broker(),
+            broker=broker or NO_BROKER,
             topic_prefix=topic_prefix or "",
             timeout_sec=limits.timeout_sec if timeout_sec is None else timeout_sec,
             idle_timeout_sec=idle_s,

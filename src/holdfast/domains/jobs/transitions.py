@@ -111,8 +111,8 @@ def write(
     after = fitted(after)
     tx.put(JOBS, after.job_id, after)
     change = {
-        "from": before.status.value,
-        "to": after.status.value,
+        "from": str(before.status),
+        "to": str(after.status),
         "attempt": after.attempt,
         "token": after.token,
     }

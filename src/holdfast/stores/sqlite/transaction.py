@@ -118,6 +118,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
     _revision = 0
     _given = 0
     _entry = 0
+    _at = 0
     _bound = 0
     _new_bound: tuple[int, int] | None = None
 
@@ -175,7 +176,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
     ) -> int:
         encoded = bytearray(check_entry(data))
         revision = self._entry = self.token()
-        at = microseconds(self.now)
+        self._at = at = self._at or microseconds(self.now)
         self.change(schema.APPEND, (revision, self._ns, at, actor, kind, subject, encoded))
         self.topics[JOURNAL_TOPIC] = None
         return revision
