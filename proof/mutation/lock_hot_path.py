@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "hot path: a job that waits elsewhere gets a free name by the general rules",
         _FILE,
-        '        if tx.find(LOCK_WAITS, "job", (root_of(by),), limit=1):\n            return None\n',
+        '        if tx.count(LOCK_WAITS, "job", (root_of(by),)):\n            return None\n',
         "",
     ),
     Mutant(
@@ -60,7 +60,7 @@ MUTANTS = [
     Mutant(
         "hot path: queueing behind a holder that waits is not usual",
         _FILE,
-        '    if tx.find(LOCK_WAITS, "job", (root_of(held.by),), limit=1):\n',
+        '    if tx.count(LOCK_WAITS, "job", (root_of(held.by),)):\n',
         "    if False:\n",
     ),
     Mutant(
@@ -108,8 +108,8 @@ MUTANTS = [
     Mutant(
         "hot path: where every change is journalled, so is a release",
         _FILE,
-        '    if settings.journal == "all":\n        return None\n',
-        "",
+        'if len(names) > 1 or settings.journal == "all":',
+        "if len(names) > 1:",
     ),
     Mutant(
         "hot path: the end of one of several holds is not usual",
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         "hot path: a grant to a job that waits twice is not usual",
         _FILE,
-        '    if len(tx.find(LOCK_WAITS, "job", (root_of(waiter.by),), limit=2)) > 1:\n',
+        '    if tx.count(LOCK_WAITS, "job", (root_of(waiter.by),)) > 1:\n',
         "    if False:\n",
     ),
     Mutant(

@@ -331,9 +331,10 @@ def _counted(taken: Counter[str]) -> Iterator[None]:
             taken["free" if isinstance(answer, LockHold) else first] += 1
         return answer
 
-    def counted_release(tx: Any, *arguments: Any) -> Any:
+    def counted_release(*arguments: Any) -> Any:
+        tx = arguments[-1]
         notified = len(tx._notices)
-        answer = release(tx, *arguments)
+        answer = release(*arguments)
         if answer is not None:
             taken["handed over" if len(tx._notices) > notified else f"last: {answer}"] += 1
         return answer

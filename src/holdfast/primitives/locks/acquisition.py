@@ -67,12 +67,12 @@ class Acquisition:
     """One call that requests locks. `owner` is the lock manager that releases its grant."""
 
     _steps: RequestSteps
-    _refresh_at_s: float
-    """When the waiter renews its lease, on the monotonic clock."""
-    _unwatched_until_s: float
+    _next_refresh: Deadline
+    """When the waiter renews its lease."""
+    _unwatched: Deadline
     """Until when nobody ahead is watched."""
-    _report_at_s: float
-    """When the waiter journals that it waits."""
+    _report: Deadline
+    """When the wait is journalled, if it was not at its beginning."""
 
     def __init__(
         self,
@@ -253,7 +253,6 @@ class Acquisition:
             return self._answer_now()
         began_s = time.monotonic()
         settings = context.settings
-        self._refresh_at_s = began_s + leases.renew_every_s(settings.lease_s)
         with context.store.listen() as listener:
             draft = make_draft(context, self._request, self._id, listener.address)
             steps = self._steps = RequestSteps(
@@ -269,10 +268,9 @@ class Acquisition:
                         self._waited = True
                         # After the arrival: a wait that was reported is long enough for its grant
                         # to be journalled too.
-                        now_s = time.monotonic()
-                        self._unwatched_until_s = now_s + _UNWATCHED_S
-                        report_s = settings.report_waits_s
-                        self._report_at_s = math.inf if report_s is None else now_s + report_s
+                        self._report = Deadline(settings.report_waits_s)
+                        self._unwatched = Deadline(_UNWATCHED_S)
+                        self._next_refresh = Deadline(leases.renew_every_s(settings.lease_s))
                     self._show_ahead(answer.ahead)
                     # Those that were alive before the wait may be dead after it.
                     steps.verified.clear()
@@ -329,11 +327,8 @@ class Acquisition:
     def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
-        unwatched_s = self._unwatched_until_s - time.monotonic()
-        if (
-            unwatched_s > 0
-            and self._wait(listener, earliest(deadline.left_s(), unwatched_s)).notified
-        ):
+        unwatched_s = self._unwatched.left_s()
+        if unwatched_s and self._wait(listener, earliest(deadline.left_s(), unwatched_s)).notified:
             state = self._reap_and_read(waiting, listener)
             if _differs(state, waiting):
                 return state
@@ -349,8 +344,9 @@ class Acquisition:
                     timed_out = deadline.timeout_s is not None
                     return self._transact(partial(self._steps.leave_queue, timed_out=timed_out))
                 pause_s = _REAP_AGAIN_S if suspects else watch.next_expiry_s()
-                next_s = min(self._refresh_at_s, self._report_at_s) - time.monotonic()
-                limit_s = earliest(deadline.left_s(), pause_s, max(next_s, 0.0))
+                limit_s = earliest(
+                    deadline.left_s(), pause_s, self._next_refresh.left_s(), self._report.left_s()
+                )
                 ready = self._wait(listener, limit_s, watch.fds).ready
                 if ready:
                     watch.note_deaths(ready)
@@ -367,14 +363,14 @@ class Acquisition:
         """
         while True:
             try:
-                now_s = time.monotonic()
-                if now_s >= self._refresh_at_s:
+                if self._next_refresh.passed():
                     self._transact(self._steps.refresh, once=True)
-                    every_s = leases.renew_every_s(self._context.settings.lease_s)
-                    self._refresh_at_s = now_s + every_s
-                if now_s >= self._report_at_s:
+                    self._next_refresh = Deadline(
+                        leases.renew_every_s(self._context.settings.lease_s)
+                    )
+                if self._report.passed():
                     self._transact(self._steps.report_wait, once=True)
-                    self._report_at_s = math.inf
+                    self._report = Deadline(None)
                 if suspects:
                     return self._reap(suspects, once=True)[1]
                 # A grant, the usual reason to wake, is seen in one read.
