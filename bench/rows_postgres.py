@@ -105,9 +105,9 @@ def _pair(lab: Lab, address: str) -> Row:
 
 
 _NAMED = (
-    "Each of Holdfast's two steps is two messages, and the raw side's is one. The "
-    "first message gets the name of the transaction, by which a commit whose answer "
-    "was lost can be looked up."
+    "Each of the two steps is one message on both sides. Holdfast's also latches the "
+    "key, takes a token, and notes its outcome, so that a commit whose answer was "
+    "lost can be looked up."
 )
 
 

@@ -186,7 +186,7 @@ def test_an_announced_row_is_asked_for_with_the_one_before_it(
         tx.will_take(THINGS, "place", ("x",))
         assert tx.get(THINGS, "k0") is not None
         row = tx.take_first(THINGS, "place", ("x",), but_for=["k0"])
-        return row and row.key
+        return None if row is None else row.key
 
     assert store.transact(body, scope=[rows(THINGS)]) == "k1"
 
@@ -195,7 +195,7 @@ def test_an_announced_row_is_asked_for_with_the_one_before_it(
         assert tx.get(THINGS, "k0") is not None
         tx.put(THINGS, "k0", Thing(owner="y"))
         row = tx.take_first(THINGS, "place", ("x",))
-        return row and row.key
+        return None if row is None else row.key
 
     assert store.transact(change, scope=[rows(THINGS)]) == "k1"
 
