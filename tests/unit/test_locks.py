@@ -18,6 +18,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_MAX
 from holdfast.primitives.locks import Locks, Mode, policy
+from holdfast.primitives.locks.records import LOCK_WAITS
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -751,3 +752,22 @@ def test_a_waiter_is_notified_when_another_request_moves_ahead(world: World, loc
     locks.release(urgent.result())
     waiting.result()
     assert [[one.by for one in ahead] for ahead in waiting.ahead] == [["holder"], ["urgent"]]
+
+
+def test_a_lock_goes_on_when_a_damaged_waiter_was_removed_from_the_store(
+    world: World, locks: Locks
+) -> None:
+    """`holdfast store remove` takes a damaged waiter out, and its lock still says that it is waited
+    for. Releasing it raised IndexError, so the lock stayed held.
+    """
+    held = locks.acquire("a", by="holder")
+    world.leave_in_line("a", by="damaged", pid=2)
+    [row] = world.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+    world.store.transact(lambda tx: tx.delete(LOCK_WAITS, row.key), scope=[LOCK_WAITS])
+    waiting = world.line_up("a", by="next")
+    assert held.release()
+    world.leave_in_line("a", by="damaged", pid=3)
+    [row] = world.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+    world.store.transact(lambda tx: tx.delete(LOCK_WAITS, row.key), scope=[LOCK_WAITS])
+    assert waiting.result().release()
+    assert locks.acquire("a", by="last", timeout_s=0).release()

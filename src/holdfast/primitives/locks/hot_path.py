@@ -70,7 +70,11 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
     now = arrived_at = tx.now
     last: Waiter | None = None
     if lock.waited:
-        last = tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)[0].record
+        lasts = tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
+        if not lasts:
+            # Somebody has removed a damaged waiter from the store.
+            return None
+        last = lasts[0].record
         if (
             len(last.names) > 1
             or last.mode is not Mode.EXCLUSIVE
@@ -128,6 +132,8 @@ def _hand_over(tx: Tx, journal: Journal, settings: LockSettings, lock: Lock, nam
     the usual case.
     """
     found = tx.find(LOCK_WAITS, "queue", (name,), limit=2)
+    if not found:
+        return False
     waiter, others = found[0].record, len(found) > 1
     if len(waiter.names) > 1 or waiter.mode is not Mode.EXCLUSIVE or waiter.wait_only:
         return False

@@ -81,7 +81,7 @@ class SharedCommits:
         batch = self._waiting[:ACCEPTS_PER_COMMIT_MAX]
         del self._waiting[:ACCEPTS_PER_COMMIT_MAX]
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-accepts")
+            self._thread = threading.Thread(target=self._run, name="holdfast-accepts", daemon=True)
             self._thread.start()
         self._batches.put((loop, batch))
 
