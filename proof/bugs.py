@@ -21,7 +21,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.primitives import holds
 from holdfast.primitives.holds import Holds
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import manager, policy, records, transaction
+from holdfast.primitives.locks import hot_path, manager, policy, records, transaction
 from holdfast.primitives.locks.transaction import LockTransaction, Suspect
 from holdfast.primitives.locks.wait import AheadWatch
 from holdfast.primitives.queue.records import RequestState
@@ -74,7 +74,7 @@ def no_latch(draw: random.Random) -> None:
     """PostgreSQL: no space is latched, whole or by rows."""
     from holdfast.stores.postgres import latches
 
-    _put(latches, "of_scope", lambda *_: ("SELECT 1", []))
+    _put(latches, "of_scope", lambda *_: [])
 
 
 def early_wake(draw: random.Random) -> None:
@@ -115,24 +115,38 @@ def unseen_holder(draw: random.Random) -> None:
     )
 
 
+class _AlteredTx:
+    """A transaction of which something is different."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+
+def _alter_transactions(alter: Callable[[Any], Any]) -> None:
+    """Alter the transactions of both ways on the lock table."""
+    begin = LockTransaction.__init__
+    grant_or_queue: Callable[..., Any] = hot_path.grant_or_queue
+    release: Callable[..., Any] = hot_path.release
+
+    def altered(self: LockTransaction, tx: Any, *arguments: Any) -> None:
+        begin(self, alter(tx), *arguments)
+
+    _put(LockTransaction, "__init__", altered)
+    _put(hot_path, "grant_or_queue", lambda tx, *more: grant_or_queue(alter(tx), *more))
+    _put(hot_path, "release", lambda *given: release(*given[:-1], alter(given[-1])))
+
+
 def no_wake(draw: random.Random) -> None:
     """A release hands over and wakes nobody."""
-    begin = LockTransaction.__init__
 
-    class Silent:
-        def __init__(self, tx: Any) -> None:
-            self._tx = tx
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._tx, name)
-
+    class Silent(_AlteredTx):
         def notify(self, topic: str) -> None:
             pass
 
-    def silently(self: LockTransaction, tx: Any, *arguments: Any) -> None:
-        begin(self, Silent(tx), *arguments)
-
-    _put(LockTransaction, "__init__", silently)
+    _alter_transactions(Silent)
 
 
 def no_overtaking_limit(draw: random.Random) -> None:
@@ -142,11 +156,12 @@ def no_overtaking_limit(draw: random.Random) -> None:
 
 def random_order(draw: random.Random) -> None:
     """Places in the queue of a name are random."""
-    _put(
-        transaction,
-        "rank_of",
-        lambda *arguments: records.rank_of(*arguments) + draw.randint(-300_000, 300_000),
-    )
+    for module in (transaction, hot_path):
+        _put(
+            module,
+            "rank_of",
+            lambda *arguments: records.rank_of(*arguments) + draw.randint(-300_000, 300_000),
+        )
 
 
 def no_deadlock_check(draw: random.Random) -> None:
@@ -167,12 +182,15 @@ def live_holder_judged_dead(draw: random.Random) -> None:
 
 def random_tokens(draw: random.Random) -> None:
     """Tokens of a name do not grow."""
-    real = LockTransaction._append
-    _put(
-        LockTransaction,
-        "_append",
-        lambda self, *arguments, **more: real(self, *arguments, **more) + draw.randint(0, 1000),
-    )
+
+    class Random(_AlteredTx):
+        def token(self) -> int:
+            return int(self._tx.token()) + draw.randint(0, 1000)
+
+        def append(self, **entry: Any) -> int:
+            return int(self._tx.append(**entry)) + draw.randint(0, 1000)
+
+    _alter_transactions(Random)
 
 
 # --- tokens, holds, queues ---

@@ -388,4 +388,5 @@ def test_waiting_uses_no_cpu_after_another_took_over_from_the_dead(crowd: Crowd)
     quick.result()
     for process in waiters:
         process.heard("waits")
-    assert all(used.is_rest(2) for used in _used_in(waiters, 2))
+    # Each reports its wait once, which takes a database several looks at its connection.
+    assert all(used.is_rest(5) for used in _used_in(waiters, 5))

@@ -182,10 +182,10 @@ def events_route(
     ) -> Stream:
         """What happens, as server-sent events; after Last-Event-ID, or from now on."""
         # Both before the response begins: afterwards it is too late for an error's status.
-        if last_event_id is not None:
-            place_of(last_event_id)
-        await asyncio.to_thread(store.journal, limit=1, reverse=True)
-        sent = _until_error(_events(store, changes, last_event_id, wanted))
+        given = None if last_event_id is None else place_of(last_event_id)
+        end = await asyncio.to_thread(store.journal, limit=1, reverse=True)
+        # A client that has seen the response begin gets every later entry.
+        sent = _until_error(_events(store, changes, given or (end.cursor, 0), wanted))
         return Stream(sent, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     return stream
@@ -223,13 +223,10 @@ async def _until_error(events: AsyncGenerator[bytes, None]) -> AsyncIterator[byt
 
 
 async def _events(
-    store: Store, changes: Changes, given: str | None, wanted: Callable[[Entry], bool]
+    store: Store, changes: Changes, place: tuple[str, int], wanted: Callable[[Entry], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """The wanted entries behind an id, or from now on without one. Ends with the server."""
-    if given is None:
-        cursor, revision = (await asyncio.to_thread(store.journal, limit=1, reverse=True)).cursor, 0
-    else:
-        cursor, revision = place_of(given)
+    """The wanted entries behind a place. Ends with the server."""
+    cursor, revision = place
     try:
         await asyncio.to_thread(store.journal, cursor, limit=1)
         yield b": events\n\n"
