@@ -42,6 +42,10 @@ _CALLS_WAITED = (
     "Holdfast, explain",
     "Holdfast, connect and listen",
 )
+_UNEXPLAINED = (
+    "Calls, statements and written pages of a hand-over are as many among 1,000 waiters as among "
+    "10. Where the time goes is not known yet."
+)
 _OF_HELD = Scale("held locks", "milliseconds, less is better", lambda sample: sample.p50_s * 1000)
 _OF_WAITERS = Scale("waiters", "milliseconds, less is better", lambda sample: sample.p50_s * 1000)
 _WAITED = "gpu-0"
@@ -101,6 +105,7 @@ def _row_waited(samples: dict[tuple[str, int], list[Sample]], sizes: Sequence[in
                 since=sizes[1],
                 at_most=None if name == "Holdfast, explain" else 2,
                 of=p50_s,
+                missed=_UNEXPLAINED,
             )
             for name in _CALLS_WAITED
         ],

@@ -32,7 +32,8 @@ def test_a_text_that_is_typed_between_paste_and_enter_is_not_sent(claude: ToolRi
     assert (ended["error_code"], ended["result"]["delivered"]) == ("altered", "no"), ended
     assert claude.model.prompts() == []
     assert claude.until_state("draft")["queue_depth"] == 0
-    assert plain(claude.typed()[before:]).count(b"\r") == 1
+    # None where the text was seen before Enter was sent; else the tool's hook refused the prompt.
+    assert plain(claude.typed()[before:]).count(b"\r") <= 1
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -190,6 +190,8 @@ class JournalMirror:
             os.close(fd)
         if after.st_ino != mark.inode:
             sync_path(self._path.parent)
+        if not self._boot_id:
+            return _Mark(cursor, after.st_ino, after.st_size)
         return _Mark(cursor, after.st_ino, after.st_size, synced_at_s=now_s, boot_id=self._boot_id)
 
     def _may_wait(self, mark: _Mark, there: os.stat_result, now_s: float) -> bool:
