@@ -113,7 +113,10 @@ def _operations(hf: holdfast.Holdfast, size: int) -> dict[str, Any]:
             (
                 register,
                 pick_and_finish,
-                lambda: hf.jobs.get_job(_job_id(chosen.randrange(size))),
+                # One that waits in another queue than those that end, which may be pruned.
+                lambda: hf.jobs.get_job(
+                    _job_id(chosen.randrange(2, size, 2 * _QUEUES) if size > 2 else 0)
+                ),
                 lambda: hf.jobs.list_jobs(limit=_PAGE),
                 lambda: hf.jobs.list_jobs(agent_session=next(queues), limit=_PAGE),
                 hf.jobs.counts,
