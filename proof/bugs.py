@@ -136,7 +136,7 @@ def _alter_transactions(alter: Callable[[Any], Any]) -> None:
 
     _put(LockTransaction, "__init__", altered)
     _put(hot_path, "grant_or_queue", lambda tx, *more: grant_or_queue(alter(tx), *more))
-    _put(hot_path, "release", lambda *given: release(*given[:-1], alter(given[-1])))
+    _put(hot_path, "release", lambda tx, *more: release(alter(tx), *more))
 
 
 def no_wake(draw: random.Random) -> None:

@@ -196,27 +196,9 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "hot path: a grant with a time to live ends by it",
-        _FILE,
-        "lease_s if ttl_s is None else ttl_s, explicit=explicit)",
-        "lease_s, explicit=explicit)",
-    ),
-    Mutant(
-        "hot path: a grant remembers its time to live",
-        _FILE,
-        "        ttl_s=ttl_s,\n",
-        "",
-    ),
-    Mutant(
-        "hot path: a grant for another process says so",
-        _FILE,
-        "        on_behalf=waiter.grantee is not None,\n",
-        "",
-    ),
-    Mutant(
         "hot path: a waiter for another process holds until it wakes",
         _FILE,
-        "_hold_of(waiter, waiter.process, now, settings.lease_s, token)",
-        "_hold_of(waiter, waiter.holder, now, settings.lease_s, token)",
+        "hold_of(waiter, waiter.names, waiter.process, now, settings.lease_s, token)",
+        "hold_of(waiter, waiter.names, waiter.holder, now, settings.lease_s, token)",
     ),
 ]

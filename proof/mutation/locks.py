@@ -231,9 +231,27 @@ MUTANTS = [
     ),
     Mutant(
         "a lease begins with the grant",
-        _TURNS,
-        "lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),",
+        _RECORD,
+        "lease=leases.grant(now, lease_s if ttl_s is None else ttl_s, explicit=explicit),",
         "lease=waiter.lease,",
+    ),
+    Mutant(
+        "a grant with a time to live ends by it",
+        _RECORD,
+        "lease_s if ttl_s is None else ttl_s, explicit=explicit)",
+        "lease_s, explicit=explicit)",
+    ),
+    Mutant(
+        "a grant remembers its time to live",
+        _RECORD,
+        "        ttl_s=ttl_s,\n",
+        "",
+    ),
+    Mutant(
+        "a grant for another process says so",
+        _RECORD,
+        "        on_behalf=waiter.grantee is not None,\n",
+        "",
     ),
     Mutant(
         "a contended grant is journalled",

@@ -331,10 +331,9 @@ def _counted(taken: Counter[str]) -> Iterator[None]:
             taken["free" if isinstance(answer, LockHold) else first] += 1
         return answer
 
-    def counted_release(*arguments: Any) -> Any:
-        tx = arguments[-1]
+    def counted_release(tx: Any, *arguments: Any) -> Any:
         notified = len(tx._notices)
-        answer = release(*arguments)
+        answer = release(tx, *arguments)
         if answer is not None:
             taken["handed over" if len(tx._notices) > notified else f"last: {answer}"] += 1
         return answer

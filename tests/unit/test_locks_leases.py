@@ -37,7 +37,7 @@ from holdfast.primitives import deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, acquisition, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
-from holdfast.primitives.locks.records import LOCK_WAITS
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.transaction import LockTransaction
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.primitives.renewal import ExpiryTimer, Keeper
@@ -1574,3 +1574,16 @@ def test_a_holder_that_renews_gets_no_notice() -> None:
 
     until(is_kept)
     locks.close()
+
+
+def test_a_grant_after_a_wait_is_as_it_was_requested(world: World) -> None:
+    held = world.locks.acquire("a", by="holder")
+    other = world.machine.begin(9).current()
+    waiting = world.line_up("a", by="job", ttl_s=50, process=other)
+    world.locks.release(held)
+    waiting.result()
+    row = world.store.get(LOCKS, "a")
+    assert row is not None
+    (hold,) = row.record.holds
+    assert (hold.by, hold.ttl_s, hold.on_behalf, hold.process) == ("job", 50, True, other)
+    assert hold.lease.explicit

@@ -1,9 +1,7 @@
 """Records as strict, typed JSON: unknown, missing and wrong fields are refused both ways."""
 
-from collections.abc import Callable
 from datetime import datetime
-from operator import attrgetter
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -54,15 +52,13 @@ def check_instants(value: Plain) -> None:
     """Raise InvalidValue for a timestamp without a time zone in a field of a value."""
     try:
         # By class: a subclass has more fields than its base.
-        instants = _INSTANTS[type(value)]
+        names = _INSTANTS[type(value)]
     except KeyError:
-        instants = _find_instants(type(value))
-    if instants is None:
-        return
-    for at in instants.of(value):
+        names = _find_instants(type(value))
+    for name in names:
+        at = getattr(value, name)
         # Anything else is None, or a wrong type that the encoder or the type checker reports.
         if type(at) is datetime and at.tzinfo is None:
-            name = instants.names[instants.of(value).index(at)]
             raise InvalidValue(
                 f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only",
                 field=name,
@@ -114,17 +110,8 @@ CUT = " [cut]"
 """The mark at the end of a text that was cut."""
 
 
-class _Instants(NamedTuple):
-    """The names of a value's fields that may hold an instant, and what reads them all. Every record
-    that is made or read is checked, so that is one call and not one for each field.
-    """
-
-    names: tuple[str, ...]
-    of: Callable[[Any], tuple[Any, ...]]
-
-
-def _find_instants(kind: type[Plain]) -> _Instants | None:
-    """The fields of such a value that may hold an instant; None when it has none."""
+def _find_instants(kind: type[Plain]) -> tuple[str, ...]:
+    """The names of the fields of such a value that may hold an instant."""
     found = []
     for field in msgspec.structs.fields(kind):
         parts = [field.type]
@@ -133,13 +120,11 @@ def _find_instants(kind: type[Plain]) -> _Instants | None:
             parts += getattr(part, "__args__", ())
         if datetime in parts:
             found.append(field.name)
-    # The first is named twice: of a single name the value would come bare, and not in a tuple.
-    names = (*found, *found[:1])
-    _INSTANTS[kind] = _Instants(names, attrgetter(*names)) if names else None
+    _INSTANTS[kind] = tuple(found)
     return _INSTANTS[kind]
 
 
-_INSTANTS: dict[type[Plain], _Instants | None] = {}
+_INSTANTS: dict[type[Plain], tuple[str, ...]] = {}
 _FRAMES_MIN = 100
 
 

@@ -77,9 +77,9 @@ LOCK_PRIORITY_MAX = 1000  # greatest priority, up or down
 BACKFILL_MAX = 4
 # Names in one request: a free set is taken by one statement. Each name's row lists the whole set,
 # so a grant grows with its square; the largest is granted in 20 ms and handed over in 40 ms.
-LOCK_TOKENS_KNOWN_MAX = 100_000  # tokens whose names a process remembers
 LOCK_NAMES_MAX = KEYS_PER_STATEMENT_MAX
 LOCK_SET_BYTES_MAX = 8192  # all names of one request: each row lists them, once for each holder
+LOCK_TOKENS_KNOWN_MAX = 100_000  # tokens whose names a process remembers
 LOCK_SHARERS_MAX = 256  # holders that share one resource; the next waits until one leaves
 # All holds of one resource, which a grant writes for each of its names. The next waits then too.
 LOCK_HOLDS_BYTES_MAX = 256 << 10

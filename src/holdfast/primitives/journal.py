@@ -170,8 +170,8 @@ def redacted(data: Any) -> Any:
     if type(data) in _SCALARS:
         return data
     if isinstance(data, _MAPPINGS):
-        if _SCALARS.issuperset(map(type, data.values())) and not _name_a_secret(tuple(data)):
-            # As in most entries.
+        if _SCALARS.issuperset(map(type, data.values())) and not _has_secret(tuple(data)):
+            # As in most entries: nothing to go into, and nothing to replace.
             return dict(data)
         return {
             key: REDACTED
@@ -190,9 +190,9 @@ _MAPPINGS = (dict, Mapping)
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
-# The same few names come with every entry.
+# The same few names come with every entry, in the same few combinations.
 @lru_cache(maxsize=256)
-def _name_a_secret(keys: tuple[Any, ...]) -> bool:
+def _has_secret(keys: tuple[Any, ...]) -> bool:
     return any(_names_a_secret(str(key)) for key in keys)
 
 

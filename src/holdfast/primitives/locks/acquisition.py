@@ -207,10 +207,6 @@ class Acquisition:
 
     def _make_grant(self, granted: Granted) -> Grant:
         hold, names = granted.hold, self._request.names
-        if hold is not None and not granted.own:
-            self._context.lasting.put(hold, self._deadline)
-            ttl_s, ends_s = self._request.ttl_s, self._context.ends_s(hold)
-            return self._new_grant(hold.names, hold.token, ttl_s=ttl_s, ends_s=ends_s)
         tokens = {name: own.token for own in granted.own for name in own.names if name in names}
         if hold is None:
             # A re-entered grant keeps the time to live of the grant that it re-enters.
@@ -230,7 +226,7 @@ class Acquisition:
         request = self._request
         if taken and not isinstance(request.process, ThisProcess):
             # Its holder has nothing but the token, and sends it here.
-            self._owner.tokens.note([(token, taken[0])])
+            self._context.tokens.note([(token, taken[0])])
         return Grant(
             self._owner,
             id=self._id,
@@ -304,7 +300,7 @@ class Acquisition:
     def _answer_now(self) -> Granted | NotGranted:
         """The answer for a request that does not wait. Dead holders are reaped first."""
         context = self._context
-        draft = make_draft(context, self._request, self._id, address="")
+        draft = make_draft(context, self._request, self._id)
         self._steps = RequestSteps(draft, context.settings, context.clock, explain=self._explain)
         before: Sequence[Ahead] = ()
         while True:

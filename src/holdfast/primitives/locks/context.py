@@ -22,6 +22,7 @@ from holdfast.primitives.locks.grant import Grant, LastingGrants
 from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
 from holdfast.primitives.locks.statistics import LockCounters
 from holdfast.primitives.locks.table import LockTable
+from holdfast.primitives.locks.tokens import KnownTokens
 from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Reaped, lost_topic
 from holdfast.primitives.log import warn
 from holdfast.primitives.renewal import Keeper, begin_after_fork
@@ -52,6 +53,7 @@ class LockContext:
         self.clock = steady_clock(store)
         self.counters = LockCounters(store)
         self.lasting = LastingGrants(store)
+        self.tokens = KnownTokens()
         self.keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self.requester),
@@ -168,7 +170,9 @@ class LockContext:
         """Release a grant that may be gone; False when it is, or its time to live was over."""
         return self.transact(
             lambda transaction: transaction.release_if_held(hold_id, names),
-            partial(hot_path.release, self.journal, self.settings, self.clock, hold_id, names),
+            lambda tx: hot_path.release(
+                tx, self.journal, self.settings, self.clock, hold_id, names
+            ),
         )
 
     def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:

@@ -7,13 +7,12 @@ that wait in two places (only these can close a cycle), a journal of everything.
 compares both ways: answers, rows, revisions, notices and journal.
 """
 
-from datetime import datetime
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.holder import Liveness
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
@@ -24,6 +23,7 @@ from holdfast.primitives.locks.records import (
     LockHold,
     Mode,
     Waiter,
+    hold_of,
     lock_in,
     rank_of,
     root_of,
@@ -55,7 +55,7 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
     if row is None:
         if tx.count(LOCK_WAITS, "job", (root_of(by),)):
             return None
-        hold = _hold_of(draft, draft.holder, tx.now, settings.lease_s, tx.token())
+        hold = hold_of(draft, draft.names, draft.holder, tx.now, settings.lease_s, tx.token())
         tx.put(LOCKS, name, Lock(holds=(hold,)))
         return hold
     lock = row.record
@@ -100,12 +100,12 @@ def grant_or_queue(tx: Tx, settings: LockSettings, draft: Waiter) -> LockHold | 
 
 
 def release(
+    tx: Tx,
     journal: Journal,
     settings: LockSettings,
     clock: SteadyClock,
     hold_id: str,
     names: tuple[str, ...],
-    tx: Tx,
 ) -> bool | None:
     """End the only grant of a name, and grant it to the first in the queue. True unless its time to
     live was over.
@@ -148,26 +148,8 @@ def _hand_over(tx: Tx, journal: Journal, settings: LockSettings, lock: Lock, nam
     else:
         data = {"by": waiter.by, "mode": waiter.mode.value, "waited_s": seconds}
         token = journal.append(tx, kind="lock.granted", subject=name, data=data)
-    granted = _hold_of(waiter, waiter.process, now, settings.lease_s, token)
+    granted = hold_of(waiter, waiter.names, waiter.process, now, settings.lease_s, token)
     newest_at = lock.newest_at if others else None
     tx.put(LOCKS, name, Lock(holds=(granted,), waited=others, newest_at=newest_at))
     tx.notify(waiter.address)
     return True
-
-
-def _hold_of(
-    waiter: Waiter, process: Holder | None, now: datetime, lease_s: float, token: int
-) -> LockHold:
-    ttl_s = waiter.ttl_s
-    explicit = ttl_s is not None
-    return LockHold(
-        id=waiter.id,
-        by=waiter.by,
-        mode=Mode.EXCLUSIVE,
-        names=waiter.names,
-        lease=leases.grant(now, lease_s if ttl_s is None else ttl_s, explicit=explicit),
-        process=process,
-        on_behalf=waiter.grantee is not None,
-        ttl_s=ttl_s,
-        token=token,
-    )

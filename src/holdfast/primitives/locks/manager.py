@@ -29,7 +29,6 @@ from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, lock_in
 from holdfast.primitives.locks.request import check_names, check_request, check_ttl
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
-from holdfast.primitives.locks.tokens import KnownTokens
 from holdfast.primitives.locks.transaction import lost_topic, requester_of
 from holdfast.primitives.locks.wait import OnWait
 
@@ -64,7 +63,6 @@ class Locks:
         self._processes = processes
         self._context = LockContext(store, journal, processes, settings or LockSettings(), label)
         self._inspector = Inspector(self._context, behind)
-        self.tokens = KnownTokens()
 
     # --- acquire and wait
 
@@ -382,7 +380,7 @@ class Locks:
         return hold
 
     def _find_token(self, token: int) -> LockHold | None:
-        return self._context.read(lambda table: self.tokens.find(table, token))
+        return self._context.read(lambda table: self._context.tokens.find(table, token))
 
     def _renew_hold(
         self, hold_id: str, names: Sequence[str], ttl_s: float | None

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import field
 from msgspec.structs import replace
 
+from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Instant, Plain, Record
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
@@ -193,6 +194,30 @@ def root_of(by: str) -> str:
 def conflict(one: Mode, other: Mode) -> bool:
     """True when two jobs cannot hold a resource in these modes at once."""
     return one is Mode.EXCLUSIVE or other is Mode.EXCLUSIVE
+
+
+def hold_of(
+    waiter: Waiter,
+    names: tuple[str, ...],
+    process: Holder | None,
+    now: datetime,
+    lease_s: float,
+    token: int,
+) -> LockHold:
+    """The grant of a waiter's names to a process."""
+    ttl_s = waiter.ttl_s
+    explicit = ttl_s is not None
+    return LockHold(
+        id=waiter.id,
+        by=waiter.by,
+        mode=waiter.mode,
+        names=names,
+        lease=leases.grant(now, lease_s if ttl_s is None else ttl_s, explicit=explicit),
+        process=process,
+        on_behalf=waiter.grantee is not None,
+        ttl_s=ttl_s,
+        token=token,
+    )
 
 
 def waited_s(waiter: Waiter, now: datetime) -> float:

@@ -29,6 +29,7 @@ from holdfast.primitives.locks.records import (
     Waiter,
     WaitOutcome,
     conflict,
+    hold_of,
     rank_of,
     waited_s,
 )
@@ -374,21 +375,10 @@ class LockTransaction:
             contended = waits_elsewhere or any(lock.holds or lock.waited for lock in locks)
             journalled = contended or self._journal_all
         token = self._append(names, "lock.granted", **data) if journalled else self._tx.token()
-        explicit = waiter.ttl_s is not None
-        ttl_s = self._settings.lease_s if waiter.ttl_s is None else waiter.ttl_s
-        hold = LockHold(
-            id=waiter.id,
-            by=waiter.by,
-            mode=waiter.mode,
-            names=names,
-            lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),
-            # A process that waited on behalf of another gives it the grant when it wakes: see
-            # `transfer`.
-            process=waiter.process if waited else waiter.holder,
-            on_behalf=waiter.grantee is not None,
-            ttl_s=waiter.ttl_s,
-            token=token,
-        )
+        # A process that waited on behalf of another gives it the grant when it wakes: see
+        # `transfer`.
+        process = waiter.process if waited else waiter.holder
+        hold = hold_of(waiter, names, process, self._tx.now, self._settings.lease_s, token)
         for other in overtaken:
             self.table.update(replace(other, overtaken=other.overtaken + 1))
         self.table.add_hold(hold)
