@@ -48,22 +48,12 @@ class FdListener:
         return () if self._keep_in_use is None else (self._fd, self._keep_in_use())
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
-        # Loaded here: a short command rarely waits.
-        import select
-
-        sleep_s = WAIT_RECHECK_S
-        if timeout_s is not None and timeout_s < sleep_s:
-            sleep_s = max(timeout_s, 0.0)
-        fd, poller = self._fd, select.poll()
-        poller.register(fd, select.POLLIN)
-        for other in also:
-            poller.register(other, select.POLLIN)
-        ready = [one for one, _ in poller.poll(math.ceil(sleep_s * 1000))]
-        notified = fd in ready
+        sleep_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, 0.0), WAIT_RECHECK_S)
+        ready = readable([self._fd, *also], sleep_s)
+        notified = self._fd in ready
         if notified:
-            drain(fd)
-            ready.remove(fd)
-        return Woken(notified, frozenset(ready))
+            drain(self._fd)
+        return Woken(notified, frozenset(ready) - {self._fd})
 
 
 class Switchboard:

@@ -61,6 +61,7 @@ while in a long log each change of a page has to get past all earlier ones of th
 _CHECKPOINT_EVERY = 8
 """A connection checks the length of the log with every so many changes."""
 _VOLATILE_TRIES = 100
+"""A try and a yield take a microsecond, so these outlast one turn, and a thread need not wait."""
 _DISCARDED = -1
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
